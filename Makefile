@@ -38,7 +38,7 @@ lint: $(STAMP)
 
 # The solvers' machine code, which else each of the processes that test would compile for itself: 45 s.
 kernels: $(STAMP)
-	$(BIN)/python -c "from streams.installation import install_policies; from streams.worker.warm_up import warm_up; \
+	$(BIN)/python -c "from streams.installation import install_policies; from streams.worker.kernels import warm_up; \
 		install_policies(); warm_up()"
 
 # The byte code of the largest libraries and the small base model, which else each of the processes that test would
@@ -160,7 +160,7 @@ lock: $(STAMP)
 
 # infra/kafka/jars.sha256, after a change of infra/kafka/pom.xml; this alone needs Maven.
 jars: $(STAMP)
-	$(BIN)/python -m infra.kafka.pin_jars
+	$(BIN)/python -m infra.kafka.jars
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

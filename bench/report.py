@@ -17,7 +17,7 @@ from bench.figures import Measurement, Table
 from bench.goals import Goal, goals
 from bench.kept import KeptFigure, sources_of
 from infra.errors import CommandError, disk_faults
-from infra.kafka.file_lock import FileLock, LockedError
+from infra.kafka.files import FileLock, LockedError
 
 
 def report(bench: str, measurements: Sequence[Measurement], quick: bool, seed: int) -> dict[str, Any]:

@@ -4,13 +4,15 @@ An error is one line on standard error and a status that is not 0: 2 for an inva
 `replay` found no fault but could not verify everything, 130 after Ctrl-C, 1 for everything else.
 """
 
+import ast
 import errno
 import os
 import sys
 from collections.abc import Callable
-from importlib import import_module
+from pathlib import Path
+from pkgutil import resolve_name
 from types import MappingProxyType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import typer
 
@@ -23,107 +25,58 @@ EXIT_FAILED = 1
 _DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
-class LazyCommand(NamedTuple):
-    """Place of a command, and its line in `--help`, which does not import it."""
-
-    place: str
-    """Module and attribute."""
-    help: str
-
-    def load(self) -> Any:
-        """A function with a command's options, or a `typer.Typer` with commands below it."""
-        # Imported here, since `--help` does without.
-        from streams.installation import install_policies
-
-        install_policies()
-        module, attribute = self.place.split(":")
-        return getattr(import_module(module), attribute)
-
-
-COMMANDS: MappingProxyType[str, LazyCommand] = MappingProxyType(
+COMMANDS: MappingProxyType[str, str] = MappingProxyType(
     {
-        "up": LazyCommand(
-            "infra.commands.up:up",
-            "Run a whole deployment on this machine until Ctrl-C: broker, topics, worker, executors, clock.",
-        ),
-        "demo": LazyCommand(
-            "infra.commands.demo:demo",
-            "Run a demo: bids, a crash, a verified log; then a loan, a merge, and experts that move.",
-        ),
-        "submit": LazyCommand("infra.commands.asking:submit", "Submit jobs and wait for the decisions."),
-        "withdraw": LazyCommand(
-            "infra.commands.withdrawing:withdraw", "Withdraw a job, and wait until it is over."
-        ),
-        "watch": LazyCommand(
-            "infra.commands.watch:watch",
-            "Watch jobs, nodes, runs and losses; `--json` streams every event and decision.",
-        ),
-        "explain": LazyCommand(
-            "infra.commands.explain:explain",
-            "Show the history of one job from the log: terms, decisions with reasons, runs, result.",
-        ),
-        "state": LazyCommand(
-            "infra.commands.state:state",
-            "Show the state of a cell: nodes, loans, zones with jobs, GPUs, queues, plans and prices.",
-        ),
-        "transfers": LazyCommand(
-            "infra.commands.transfers:transfers",
-            "Show which tasks help which: gains that were forecast, and those of merges.",
-        ),
-        "quote": LazyCommand(
-            "infra.commands.asking:quote", "Ask what jobs would cost now, without submitting them."
-        ),
-        "vendor-quote": LazyCommand(
-            "infra.commands.asking:vendor_quote",
-            "Publish or withdraw standing quotes of labour vendors.",
-        ),
-        "replay": LazyCommand(
-            "infra.commands.replay:replay",
-            "Recompute every decision and compare it, byte by byte and link by link.",
-        ),
-        "simulate": LazyCommand(
-            "infra.commands.simulate:simulate",
-            "Run a cell on virtual time, with a generated workload or that of a recorded ledger.",
-        ),
-        "forecast": LazyCommand(
-            "infra.commands.forecast:forecast",
-            "Show what the zones of a ledger begin the next day with: prices that they found, or a forecast.",
-        ),
-        "nodes": LazyCommand(
-            "infra.commands.nodes:app", "Register, lend, cordon and retire nodes of a running cell."
-        ),
-        "zone": LazyCommand("infra.commands.nodes:zone", "Change or add a zone of a running cell."),
-        "topics": LazyCommand(
-            "infra.commands.topics:app", "Create, list and check the topics and their access rights."
-        ),
-        "schemas": LazyCommand(
-            "infra.commands.documents:app", "Print, write and check the schemas of all records."
-        ),
-        "worker": LazyCommand(
-            "infra.commands.services:worker", "Run a worker; its settings are MILLRACE_* variables."
-        ),
-        "executor": LazyCommand(
-            "infra.commands.services:executor",
-            "Run an executor, set up for its node's zone; MILLRACE_* variables take precedence.",
-        ),
-        "solver": LazyCommand(
-            "infra.commands.services:solver",
-            "Run a solver for the long solves of policies; its other settings are MILLRACE_* variables.",
-        ),
-        "clock": LazyCommand(
-            "infra.commands.services:clock", "Send the time to the cells of a file, until Ctrl-C."
-        ),
-        "lender": LazyCommand(
-            "infra.commands.lender:lender",
-            "Lend what a zone's load leaves idle; its settings are MILLRACE_LENDER_* variables.",
-        ),
-        "load": LazyCommand(
-            "infra.commands.lender:load",
-            "Report the load of a zone's inference servers, from Prometheus or a file.",
-        ),
-        "bench": LazyCommand("bench.cli:bench", "Measure Millrace on this machine."),
+        "up": "infra.commands.up:up",
+        "demo": "infra.commands.demo:demo",
+        "submit": "infra.commands.asking:submit",
+        "withdraw": "infra.commands.asking:withdraw",
+        "watch": "infra.commands.watch:watch",
+        "explain": "infra.commands.explain:explain",
+        "state": "infra.commands.state:state",
+        "transfers": "infra.commands.transfers:transfers",
+        "quote": "infra.commands.asking:quote",
+        "vendor-quote": "infra.commands.asking:vendor_quote",
+        "replay": "infra.commands.replay:replay",
+        "simulate": "infra.commands.simulate:simulate",
+        "forecast": "infra.commands.forecast:forecast",
+        "nodes": "infra.commands.nodes:app",
+        "zone": "infra.commands.nodes:zone",
+        "topics": "infra.commands.topics:app",
+        "schemas": "infra.commands.documents:app",
+        "worker": "infra.commands.services:worker",
+        "executor": "infra.commands.services:executor",
+        "solver": "infra.commands.services:solver",
+        "clock": "infra.commands.services:clock",
+        "lender": "infra.commands.lender:lender",
+        "load": "infra.commands.lender:load",
+        "bench": "bench.cli:bench",
     }
 )
+"""Module and attribute of each command, by its name."""
+
+
+def load(place: str) -> Any:
+    """Return a function with a command's options, or a `typer.Typer` with commands below it."""
+    # Imported here, since `--help` does without.
+    from streams.installation import install_policies
+
+    install_policies()
+    return resolve_name(place)
+
+
+def summary(place: str) -> str:
+    """Return the line about a command in `--help`, from its source: its module is not imported."""
+    module, _, attribute = place.partition(":")
+    source = Path(__file__).parents[1].joinpath(*module.split(".")).with_suffix(".py")
+    for node in ast.parse(source.read_text(encoding="utf-8")).body:
+        match node:
+            case ast.FunctionDef(name=name) if name == attribute:
+                return (ast.get_docstring(node) or "").partition("\n")[0]
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as typer_app) if name == attribute:
+                (says,) = (each.value for each in typer_app.keywords if each.arg == "help")
+                return str(ast.literal_eval(says))
+    raise LookupError(f"{place} is not a command")
 
 
 def main(arguments: list[str] | None = None, loaded: Callable[[], None] = lambda: None) -> NoReturn:
@@ -135,9 +88,8 @@ def main(arguments: list[str] | None = None, loaded: Callable[[], None] = lambda
 def run(arguments: list[str] | None = None, loaded: Callable[[], None] = lambda: None) -> int:
     """Run a command and return its status; `loaded` is called once the command is imported."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    name = next((argument for argument in arguments if not argument.startswith("-")), None)
     try:
-        app = app_with(name)
+        app = app_with(*arguments[:1])
         loaded()
         return app(args=arguments, prog_name="millrace", standalone_mode=False) or 0
     except typer.TyperException as error:
@@ -159,10 +111,10 @@ def run(arguments: list[str] | None = None, loaded: Callable[[], None] = lambda:
         return error.exit_status if isinstance(error, ReadableError) else EXIT_FAILED
 
 
-def app_with(*names: str | None) -> typer.Typer:
-    """Return the command line with these commands; the others have only their help.
+def app_with(*names: str) -> typer.Typer:
+    """Return the command line with these commands, without the imports of others.
 
-    So a command does not wait for the imports of others.
+    The others have their names; and their help, if none of these is a command.
     """
     app = typer.Typer(
         name="millrace",
@@ -172,11 +124,12 @@ def app_with(*names: str | None) -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for name, command in COMMANDS.items():
+    is_known = not COMMANDS.keys().isdisjoint(names)
+    for name, place in COMMANDS.items():
         if name not in names:
-            app.command(name, help=command.help)(_absent)
+            app.command(name, help=None if is_known else summary(place))(_absent)
             continue
-        loaded = command.load()
+        loaded = load(place)
         if isinstance(loaded, typer.Typer):
             app.add_typer(loaded, name=name)
         else:

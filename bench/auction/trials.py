@@ -31,7 +31,7 @@ from solvers.auction.forecast import clearing_prices, forecast_opening_prices
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.offline.instance import Instance
 from solvers.auction.offline.schedule_free import offline_optimum, solve_schedule_free
-from streams.worker.warm_up import warm_up as warm_up_cells
+from streams.worker.kernels import warm_up as warm_up_cells
 
 APART = 1_000_000
 """Far beyond the seeds of measured days."""

@@ -20,6 +20,7 @@ from executors.lora.base_model import load_base
 from executors.lora.dataset import DatasetRoot
 from executors.lora.default_base import default_base_directory
 from executors.node.process import SystemClock
+from executors.node.room import NoRoomError
 from executors.node.runner import RunnerContext
 from executors.node.settings import ExecutorSettings
 from executors.processes.forked_process import warm_up
@@ -29,7 +30,6 @@ from executors.tuner.opening import adapter_for, open_job
 from executors.tuner.runner import TunerRunner
 from executors.tuner.settings import TunerSettings
 from executors.tuner.training import Sample, Trainer
-from schemas.auction.evidence import Room
 from schemas.fleet import FleetEvent, RunFailed
 from schemas.interpreters import python_command
 from schemas.lora import Dataset
@@ -293,7 +293,7 @@ def _node_context(folder: Path, reports: list[FleetEvent]) -> RunnerContext:
         state_root=folder / "state",
     )
     return RunnerContext(
-        settings, reports.append, Room({"folder": folder}, least_free_bytes=0), SystemClock()
+        settings, reports.append, NoRoomError({"folder": folder}, least_free_bytes=0), SystemClock()
     )
 
 

@@ -49,7 +49,6 @@ class FileEntry(BaseModel):
 
     @classmethod
     def of(cls, content: bytes) -> "FileEntry":
-        """Return the entry of ``content``."""
         return cls(size=len(content), blake2b=blake2b(content, digest_size=32).hexdigest())
 
 
@@ -124,7 +123,6 @@ class CheckpointStore:
                 shutil.rmtree(path, ignore_errors=True)
 
     def remove(self, job_id: str) -> None:
-        """Remove all files of a job."""
         shutil.rmtree(self._job_folder(job_id), ignore_errors=True)
 
     def is_concluded(self, job_id: str) -> bool:

@@ -58,7 +58,6 @@ class JournalFile:
     """A node's journal below the state root."""
 
     def __init__(self, folder: Path) -> None:
-        """Use the journal in `folder`."""
         self._folder = folder
         self._path = folder / JOURNAL_FILE
 

@@ -11,8 +11,7 @@ from typing import TypeVar
 
 from confluent_kafka import KafkaException
 
-from executors.node.acceptance import Acceptance, AcceptedCommand, ParsedRecord
-from executors.node.commands import CommandLog, CommandRecord
+from executors.node.commands import Acceptance, AcceptedCommand, CommandLog, CommandRecord, ParsedRecord
 from executors.node.journal import Journal, JournalError, JournalFile
 from executors.node.reports import FleetReports, ReportError
 from executors.node.room import NoRoomError
@@ -48,9 +47,6 @@ class NodeService:
         stopping: Callable[[], bool],
     ) -> None:
         """Restore the runners, by name, from their parts of the journal.
-
-        Args:
-            stopping: returns whether the process is to stop.
 
         Raises:
             JournalError: a runner rejects its part.
@@ -88,7 +84,6 @@ class NodeService:
 
     @property
     def heartbeat(self) -> NodeHeartbeat:
-        """Heartbeat, which the node repeats."""
         return NodeHeartbeat.model_validate(self.online.model_dump(exclude={"runs"}))
 
     def serve(self) -> None:

@@ -9,8 +9,7 @@ from contextlib import closing, contextmanager
 from types import FrameType
 from typing import NoReturn
 
-from executors.node.acceptance import Acceptance
-from executors.node.commands import CommandLog, CommandLogError
+from executors.node.commands import Acceptance, CommandLog, CommandLogError
 from executors.node.journal import Journal, JournalError, JournalFile
 from executors.node.node import NodeService
 from executors.node.reports import FleetReports, Heartbeat
@@ -44,7 +43,6 @@ class SystemClock:
     """The machine's clock. It must be synchronised: cells and nodes use the same time."""
 
     def time_s(self) -> float:
-        """Seconds since the Unix epoch."""
         return time.time()
 
 
@@ -61,7 +59,6 @@ class StopSignal:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Handle the signals within the block."""
         before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
         try:
             yield

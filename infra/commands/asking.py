@@ -1,10 +1,11 @@
-"""`millrace submit`, `quote` and `vendor-quote`: send events and wait for the answers."""
+"""`millrace submit`, `withdraw`, `quote` and `vendor-quote`: send events and wait for the answers."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any, TypeVar
 
 import typer
+from pydantic import ValidationError
 
 from infra.commands.options import (
     DEFAULT_PREFIX,
@@ -15,21 +16,25 @@ from infra.commands.options import (
     TopicPrefix,
     target_of,
 )
-from infra.commands.output import print_json, say, show
+from infra.commands.output import say, show
 from infra.errors import CommandError
-from infra.files.events import read_jobs, read_quote_requests, read_vendor_quotes
+from infra.event_files import read_jobs, read_quote_requests, read_vendor_quotes
 from infra.log.answers import Answers, Refusal
 from infra.log.publisher import EventPublisher
+from infra.log.reader import LogReader
 from infra.log.target import Target
 from infra.views.sentences import sentence
 from infra.views.text import units
 from infra.views.words import describe, happening
 from schemas.auction.bids import QUOTES, VendorLeft, VendorQuoted
+from schemas.base import Event
 from schemas.changes import CellChange
 from schemas.codec import Decision
-from schemas.decisions import EventWithoutEffect, JobAdmitted, JobQuoted, JobRejected
+from schemas.codec import describe as describe_fault
+from schemas.decisions import EventWithoutEffect, JobAdmitted, JobQuoted, JobRejected, JobWithdrawn
 from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
-from schemas.topics import JOBS
+from schemas.topics import JOBS, JOBS_STATE
+from schemas.views import JobState
 
 RequestEvent = TypeVar(
     "RequestEvent",
@@ -39,6 +44,21 @@ RequestEvent = TypeVar(
     VendorQuoted | VendorLeft,
     CellChange,
 )
+
+
+AnyEvent = TypeVar("AnyEvent", bound=Event)
+
+
+def event_of(model: type[AnyEvent], **fields: str) -> AnyEvent:
+    """Return an event with these fields.
+
+    Raises:
+        CommandError: a field is invalid.
+    """
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        raise CommandError(describe_fault(error)) from None
 
 
 def ask(
@@ -52,10 +72,8 @@ def ask(
     """Send events, and yield each with the decision about it, in the order of the decisions.
 
     Args:
-        target: The log.
         topic: Input topic of the events, without the prefix.
         source: CloudEvents source of the events.
-        events: Events to send.
         name_of: Function to the name of an event in errors.
         timeout_s: Timeout of the next answer.
 
@@ -141,13 +159,10 @@ def quote(
             raise CommandError(f"{request.quote_id}: not answered: {sentence(answer.outcome)}")
         if not isinstance(answer.outcome, JobQuoted):
             raise CommandError(f"{request.quote_id}: not answered: {answer.outcome.TYPE}")
-        if json:
-            print_json(answer.outcome.model_dump(mode="json"))
-        else:
-            head, *details = describe(answer.outcome)
-            say(f"{answer.outcome.quote_id}: {head}")
-            for detail in details:
-                say(f"  {detail}")
+        head, *details = describe(answer.outcome)
+        show(json, answer.outcome.model_dump(mode="json"), f"{answer.outcome.quote_id}: {head}")
+        for detail in () if json else details:
+            say(f"  {detail}")
 
 
 def vendor_quote(
@@ -167,10 +182,8 @@ def vendor_quote(
     for quote, decision in ask(target, QUOTES.name, "millrace/vendor-quote", quotes, _about, timeout_s):
         if isinstance(decision.outcome, EventWithoutEffect):
             raise CommandError(sentence(decision.outcome))
-        if json:
-            print_json({"type": quote.TYPE, **quote.model_dump(mode="json")})
-        else:
-            say(f"{_about(quote)}: {_vendor_line(quote)}")
+        fields = {"type": quote.TYPE, **quote.model_dump(mode="json")}
+        show(json, fields, f"{_about(quote)}: {_vendor_line(quote)}")
 
 
 def _about(quote: VendorQuoted | VendorLeft) -> str:
@@ -185,3 +198,90 @@ def _vendor_line(quote: VendorQuoted | VendorLeft) -> str:
         f"thousand samples, and takes {quote.fixed_delay_s:g} s and {quote.delay_per_thousand_samples_s:g} s "
         "per thousand"
     )
+
+
+_WITHDRAWAL_SOURCE = "millrace/withdraw"
+
+
+def withdraw(
+    job_id: Annotated[str, typer.Argument(help="The job's id.", metavar="JOB")],
+    user: Annotated[str, typer.Option(help="Whose job it is.", show_default=False)],
+    cell: CellName = None,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait for the decision.")] = False,
+    timeout_s: Timeout = 90.0,
+    bootstrap_servers: BootstrapServers = None,
+    topic_prefix: TopicPrefix = DEFAULT_PREFIX,
+    json: Json = False,
+) -> None:
+    """Withdraw a job, and wait until it is over."""
+    target = target_of(bootstrap_servers, topic_prefix, "users")
+    if cell is None:
+        cell = cell_of_job(_states(target, job_id), job_id, user)
+    request = event_of(JobWithdrawalRequested, cell=cell, user=user, job_id=job_id)
+    if no_wait:
+        with EventPublisher(target, _WITHDRAWAL_SOURCE) as publisher:
+            publisher.publish(request)
+        show(json, {"job_id": job_id, "state": "withdrawal_requested"}, f"{job_id}: withdrawal requested")
+        return
+    for _, decision in ask(target, JOBS, _WITHDRAWAL_SOURCE, [request], lambda _: f"job {job_id}", timeout_s):
+        print_withdrawal(job_id, decision, json)
+
+
+def cell_of_job(states: Iterable[JobState], job_id: str, user: str) -> str:
+    """Return the cell of a user's job with this id that is not over.
+
+    Args:
+        states: States of jobs with this id; a job that waits for its first decision has none.
+
+    Raises:
+        CommandError: there is no such job, there are several, or it is another user's or over.
+    """
+    found = list(states)
+    if not found:
+        raise CommandError(f"no job {job_id} was decided: of one that still waits, give --cell")
+    own = [state for state in found if state.user == user]
+    if not own:
+        raise CommandError(f"job {job_id} is of another user")
+    cells = sorted({state.cell for state in own if state.state == "admitted"})
+    if not cells:
+        raise CommandError(f"job {job_id} is over: {', '.join(sorted({state.state for state in own}))}")
+    if len(cells) > 1:
+        raise CommandError(f"job {job_id} is in cells {', '.join(cells)}: choose with --cell")
+    return cells[0]
+
+
+def print_withdrawal(job_id: str, decision: Decision, json: bool) -> None:
+    """Print the answer to a withdrawal.
+
+    Raises:
+        CommandError: the job is not withdrawn.
+    """
+    outcome = decision.outcome
+    match outcome:
+        case JobWithdrawn():
+            fields = {
+                "job_id": job_id,
+                "decision_id": decision.id,
+                "state": outcome.STATE,
+                "returned_micros": outcome.returned_micros,
+                "retained_micros": outcome.retained_micros,
+            }
+            show(json, fields, f"{job_id} {describe(outcome)[0]}")
+        case EventWithoutEffect():
+            raise CommandError(f"{job_id}: not withdrawn ({outcome.reason}): {sentence(outcome)}")
+        case _:
+            raise CommandError(f"{job_id}: over before it was withdrawn: {describe(outcome)[0]}")
+
+
+def _states(target: Target, job_id: str) -> list[JobState]:
+    """Return the states of jobs with this id, of all cells and users."""
+    latest: dict[bytes | None, JobState] = {}
+    mention = job_id.encode(errors="replace")
+    with LogReader(target, [target.topic(JOBS_STATE)], "beginning") as view:
+        for record in view.to_end():
+            if (record.key or b"").endswith(b"/" + mention):
+                try:
+                    latest[record.key] = JobState.model_validate_json(record.value or b"")
+                except ValidationError:
+                    continue  # replay reports it
+    return list(latest.values())

@@ -15,7 +15,6 @@ from infra.commands.output import print_json, remark
 from infra.commands.replay import verdict_line
 from infra.demo.demo import (
     LEAST_PATIENCE_S,
-    LEDGER_FILE,
     PATIENCE_S,
     DemoRequest,
     DemoResult,
@@ -28,6 +27,7 @@ from infra.progress import Progress
 from infra.workloads.arrivals import arrivals_of
 from schemas.errors import require_extra
 from solvers.compiled import interpreting
+from streams.replay.files import LEDGER_FILE
 
 
 def demo(

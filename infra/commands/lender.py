@@ -1,6 +1,7 @@
 """`millrace lender` and `millrace load`: services of the inference side of a cell, in the foreground."""
 
 import time
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -16,12 +17,11 @@ from infra.commands.options import (
     settings_faults,
     target_of,
 )
-from infra.commands.output import print_json, remark, say
+from infra.commands.output import print_json, remark, show
 from infra.errors import CommandError
-from infra.lender.presence import PresenceReader
 from infra.lender.prometheus import MeasuredLoad, Prometheus
 from infra.lender.reporting import LoadReporter
-from infra.lender.zones import lending_zone
+from infra.lender.zones import PresenceReader, lending_zone
 from infra.workloads.elastic.load_files import read_load_samples
 from schemas.inference import InferenceLoadReported
 from schemas.services import begin_service, stopped_by_signals
@@ -38,8 +38,7 @@ def lender(
     json: Json = False,
 ) -> None:
     """Lend what a zone's load leaves idle; its settings are MILLRACE_LENDER_* variables."""
-    from infra.lender.service import LenderService
-    from infra.lender.settings import LenderSettings
+    from infra.lender.service import LenderService, LenderSettings
 
     target = target_of(bootstrap_servers, topic_prefix, "inference")
     with settings_faults():
@@ -99,31 +98,27 @@ def load(
     loads = None if file is None else read_load_samples(file)
     server = None if prometheus is None else Prometheus(prometheus)
     target = target_of(bootstrap_servers, topic_prefix, "inference")
+
+    def published(event: InferenceLoadReported) -> None:
+        show(json, event.model_dump(mode="json"), f"load {event.load:.4f} at {event.time_s:.3f}")
+
     with stopped_by_signals() as stop:
         found = lending_zone(target, cell, zone, stop)
         if found is None:
             return
         reporter = LoadReporter(target, cell, zone, remark)
-
-        def published(event: InferenceLoadReported) -> None:
-            if json:
-                print_json(event.model_dump(mode="json"))
-            else:
-                say(f"load {event.load:.4f} at {event.time_s:.3f}")
-
         if loads is not None:
             reporter.replay(loads, pace, stop, published)
-            return
-        assert server is not None
-        assert query is not None
-        if per_server is None:
+        elif server is None or query is None:
+            raise AssertionError("the options are checked above")
+        elif per_server is None:
             reporter.measure(partial(server.load, query), every_s, stop, published)
-            return
-        with PresenceReader(target, found, start_s, stop) as servers:
+        else:
+            with closing(PresenceReader(target, found, start_s, stop)) as servers:
+                measure = partial(_load_by_server, server, query, per_server, servers)
+                reporter.measure(measure, every_s, stop, published)
 
-            def measure() -> MeasuredLoad:
-                presence = servers.present()
-                expected = presence.expected(time.time())
-                return server.load_by_server(query, per_server, presence.owned, expected)
 
-            reporter.measure(measure, every_s, stop, published)
+def _load_by_server(server: Prometheus, query: str, label: str, servers: PresenceReader) -> MeasuredLoad:
+    presence = servers.present()
+    return server.load_by_server(query, label, presence.owned, presence.expected(time.time()))

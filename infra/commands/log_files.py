@@ -5,11 +5,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from infra.commands.replay import DECISIONS_FILE, LEDGER_FILE
 from infra.errors import CommandError, disk_faults
 from schemas.codec import Decision, Envelope, InvalidRecordError, decode_decision
 from streams.cell.cell import LedgerEvent
-from streams.replay.files import ledger_line, opened, read_ledger_file
+from streams.replay.files import DECISIONS_FILE, LEDGER_FILE, ledger_line, opened, read_ledger_file
 
 _UNFINISHED = ".unfinished"
 

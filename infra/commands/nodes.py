@@ -6,18 +6,18 @@ from types import MappingProxyType
 from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 
-from infra.commands.asking import ask
+from infra.commands.asking import ask, event_of
 from infra.commands.options import (
     DEFAULT_PREFIX,
     BootstrapServers,
     Json,
     Timeout,
     TopicPrefix,
+    cell_of,
     target_of,
 )
-from infra.commands.output import print_json, say
+from infra.commands.output import show
 from infra.errors import CommandError
 from infra.views.sentences import sentence
 from infra.views.words import happening
@@ -32,10 +32,8 @@ from schemas.changes import (
     NodeUncordoned,
     ZoneConfigured,
 )
-from schemas.codec import describe
 from schemas.decisions import EventWithoutEffect
 from schemas.topics import CELLS
-from streams.worker.cells_file import load_cells
 
 app = typer.Typer(help="Register, lend, cordon and retire nodes of a running cell.", no_args_is_help=True)
 
@@ -65,7 +63,7 @@ def register(
     json: Json = False,
 ) -> None:
     """Add a node to a zone. It is used as soon as its executor has sent a report."""
-    event = _order(NodeRegistered, cell=cell, node=node, zone=zone, gpu_type=gpu_type, tariff=tariff)
+    event = event_of(NodeRegistered, cell=cell, node=node, zone=zone, gpu_type=gpu_type, tariff=tariff)
     _send(event, f"node {node}", timeout_s, bootstrap_servers, topic_prefix, json)
 
 
@@ -80,7 +78,7 @@ def lend(
     json: Json = False,
 ) -> None:
     """Lend a node to another zone, once no job of its own zone needs it."""
-    event = _order(NodeLent, cell=cell, node=node, zone=zone)
+    event = event_of(NodeLent, cell=cell, node=node, zone=zone)
     _send(event, f"node {node}", timeout_s, bootstrap_servers, topic_prefix, json)
 
 
@@ -93,7 +91,7 @@ def _command_for(order: type[NodeOrder]) -> Callable[..., None]:
         topic_prefix: TopicPrefix = DEFAULT_PREFIX,
         json: Json = False,
     ) -> None:
-        event = _order(order, cell=cell, node=node)
+        event = event_of(order, cell=cell, node=node)
         _send(event, f"node {node}", timeout_s, bootstrap_servers, topic_prefix, json)
 
     return command
@@ -113,21 +111,12 @@ def zone(
     json: Json = False,
 ) -> None:
     """Change or add a zone of a running cell."""
-    found = next((each for each in load_cells(cells, epoch_s=0.0) if each.cell == cell), None)
-    if found is None:
-        raise CommandError(f"{cells} has no cell {cell}")
+    found = cell_of(cells, 0.0, cell)
     configured = next((each for each in found.zones if each.id == zone), None)
     if configured is None:
         raise CommandError(f"cell {cell} in {cells} has no zone {zone}")
     event = ZoneConfigured(cell=cell, zone=configured, tariffs=found.tariffs)
     _send(event, f"zone {zone}", timeout_s, bootstrap_servers, topic_prefix, json)
-
-
-def _order(order: type[NodeOrder], **fields: str) -> NodeOrder:
-    try:
-        return order.model_validate(fields)
-    except ValidationError as error:
-        raise CommandError(describe(error)) from None
 
 
 def _send(
@@ -143,7 +132,5 @@ def _send(
         outcome = decision.outcome
         if isinstance(outcome, EventWithoutEffect):
             raise CommandError(f"{name}: {outcome.reason}: {sentence(outcome)}")
-        if json:
-            print_json({"type": outcome.TYPE, **outcome.model_dump(mode="json")})
-        else:
-            say(happening(decision) or f"{name}: {outcome.TYPE}")
+        fields = {"type": outcome.TYPE, **outcome.model_dump(mode="json")}
+        show(json, fields, happening(decision) or f"{name}: {outcome.TYPE}")

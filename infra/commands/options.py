@@ -153,15 +153,6 @@ def _connection(bootstrap_servers: str | None, principal: Principal) -> KafkaCon
         return Credentials(address.credentials).connection(principal, address.bootstrap_servers)
 
 
-def cells_of(path: Path, epoch_s: float) -> tuple[CellConfigured, ...]:
-    """Return the cells of a file; `epoch_s` is the epoch of cells without one.
-
-    Raises:
-        CellsFileError: the file is invalid.
-    """
-    return load_cells(path, epoch_s)
-
-
 def cell_of(path: Path, epoch_s: float, name: str | None) -> CellConfigured:
     """Return the cell of this name in a file, or its only one.
 
@@ -169,7 +160,7 @@ def cell_of(path: Path, epoch_s: float, name: str | None) -> CellConfigured:
         CellsFileError: the file is invalid.
         CommandError: the file has no such cell, or several and no name was given.
     """
-    cells = cells_of(path, epoch_s)
+    cells = load_cells(path, epoch_s)
     names = ", ".join(cell.cell for cell in cells)
     if name is None:
         if len(cells) > 1:

@@ -20,13 +20,10 @@ from infra.commands.options import (
 from infra.commands.output import print_json, remark, say
 from infra.errors import CommandError, disk_faults
 from streams.replay.export import export
-from streams.replay.files import verify_files
+from streams.replay.files import DECISIONS_FILE, LEDGER_FILE, verify_files
 from streams.replay.heads import head_lines
 from streams.replay.replay import LIVE, Verdict
 from streams.replay.sources import verify_kafka
-
-LEDGER_FILE = "ledger.jsonl"
-DECISIONS_FILE = "decisions.jsonl"
 
 EXIT_UNVERIFIED = 3
 """Status for a log without faults, part of which was decided by rules that this version does not have."""

@@ -1,13 +1,15 @@
 """`millrace worker`, `executor`, `solver` and `clock`: one service each, in the foreground."""
 
+import heapq
 import os
 import threading
+import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from infra.clock import run_clock
 from infra.commands.options import (
     DEFAULT_PREFIX,
     BootstrapServers,
@@ -15,7 +17,6 @@ from infra.commands.options import (
     CellsFile,
     TopicPrefix,
     bounded,
-    cells_of,
     settings_faults,
     target_of,
 )
@@ -26,7 +27,9 @@ from infra.errors import CommandError
 from infra.log.publisher import EventPublisher
 from infra.log.target import Target
 from schemas.cells import CellConfigured
+from schemas.clock import ClockTicked, next_tick_s, tick_interval_s
 from schemas.services import stopped_by_signals
+from streams.worker.cells_file import load_cells
 
 _CONFIGURATION_POLL_S = 0.25
 
@@ -105,7 +108,7 @@ def clock(
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
 ) -> None:
     """Send the time to the cells of a file, until Ctrl-C."""
-    names = {configuration.cell for configuration in cells_of(cells, 0.0)}
+    names = {configuration.cell for configuration in load_cells(cells, 0.0)}
     if cell is not None:
         if cell not in names:
             raise CommandError(f"{cells}: has no cell {cell}, it has {', '.join(sorted(names))}")
@@ -144,3 +147,26 @@ def _configurations(target: Target, names: set[str], stop: threading.Event) -> l
             return [found[name] for name in sorted(found)]
         if stop.wait(_CONFIGURATION_POLL_S):
             return []
+
+
+def run_clock(
+    publisher: EventPublisher,
+    cells: Iterable[CellConfigured],
+    stop: threading.Event,
+    interval_s: float | None = None,
+) -> None:
+    """Send ticks to each cell until `stop` is set. A tick that would be late, after a pause, is left out.
+
+    Raises:
+        PublishError: the broker does not confirm the ticks.
+    """
+    intervals = {cell.cell: interval_s or tick_interval_s(cell) for cell in cells}
+    by_name = {cell.cell: cell for cell in cells}
+    due = [(next_tick_s(cell, intervals[name], time.time()), name) for name, cell in by_name.items()]
+    heapq.heapify(due)
+    for name in by_name:
+        publisher.publish(ClockTicked(cell=name, time_s=time.time()))
+    while not stop.wait(max(due[0][0] - time.time(), 0)):
+        _, name = heapq.heappop(due)
+        publisher.publish(ClockTicked(cell=name, time_s=time.time()))
+        heapq.heappush(due, (next_tick_s(by_name[name], intervals[name], time.time()), name))

@@ -22,11 +22,10 @@ from infra.commands.options import (
     kept_heads,
 )
 from infra.commands.output import console, print_json, remark
-from infra.commands.replay import DECISIONS_FILE, LEDGER_FILE
 from infra.commands.tables import write_tables
 from infra.commands.what_if import show_what_if
 from infra.errors import CommandError
-from infra.files.events import read_timed_events, read_timed_jobs
+from infra.event_files import read_timed_events, read_timed_jobs
 from infra.simulation.alternative import Alternative, NodeAddition
 from infra.simulation.auction.policies import OtherPolicies, PolicyName
 from infra.simulation.edits import Edits, NodeCount, Setting
@@ -43,6 +42,7 @@ from infra.workloads.elastic.requests import DAY_S
 from infra.workloads.timed import TimedEvent
 from schemas.base import Event
 from schemas.cells import CellConfigured
+from streams.replay.files import DECISIONS_FILE, LEDGER_FILE
 
 EPOCH_S = 1_704_067_200.0
 """2024-01-01, the epoch of a cell without one."""

@@ -2,7 +2,7 @@
 
 import os
 import time
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -16,21 +16,27 @@ from infra.commands.options import (
     DataDirectory,
     TopicPrefix,
     bounded,
-    cells_of,
 )
 from infra.commands.output import remark
-from infra.deployment.arrivals import NodesAwaited
-from infra.deployment.deployment import Deployment, Layout, interrupted_by_sigterm, principals, sole_user
+from infra.deployment.deployment import (
+    Deployment,
+    DeploymentSpec,
+    interrupted_by_sigterm,
+    principals,
+    sole_user,
+)
+from infra.deployment.executors import NodesAwaited
 from infra.deployment.folders import Folders, default_data_dir
 from infra.deployment.fork_server import ForkServer, fork_server
 from infra.deployment.settings_check import check_settings
 from infra.errors import CommandError
-from infra.kafka.private_files import keep_to_owner
+from infra.kafka.files import keep_to_owner
 from infra.kafka.settings import BrokerSettings, broker_settings
 from infra.log.target import Target
 from infra.progress import Progress
 from schemas.services import OTHERS
 from solvers.kernel_cache import keeping_fault
+from streams.worker.cells_file import load_cells
 
 _SUPERVISE_S = 0.5
 
@@ -54,7 +60,7 @@ def up(
 ) -> None:
     """Run a whole deployment on this machine until Ctrl-C: broker, topics, worker, executors, clock."""
     cells = cells.absolute()
-    described = cells_of(cells, 0.0)  # an invalid file is refused before anything starts
+    described = load_cells(cells, 0.0)  # an invalid file is refused before anything starts
     folders = Folders((data_dir or default_data_dir()).absolute())
     progress = Progress(Console(highlight=False, stderr=True))
     try:
@@ -78,7 +84,7 @@ def up(
                     progress.say(
                         f"broker is secured: a principal for each role, their passwords in {credentials}"
                     )
-                layout = Layout(
+                layout = DeploymentSpec(
                     cells,
                     folders,
                     Target(connections["operators"], topic_prefix),
@@ -93,14 +99,14 @@ def up(
         raise
 
 
-def _run(broker: RunningBroker, layout: Layout, server: ForkServer | None, progress: Progress) -> None:
+def _run(
+    broker: RunningBroker, layout: DeploymentSpec, server: ForkServer | None, progress: Progress
+) -> None:
     """Run services, and restart those that die, until an interrupt."""
     folders = layout.folders
     deployment = Deployment(layout, progress.say, server, progress.awaits)
-    with (
-        deployment.running(),
-        NodesAwaited(layout.connection("auditor"), layout.target.prefix, set(deployment.executors)) as nodes,
-    ):
+    log = Target(layout.connection("auditor"), layout.target.prefix)
+    with deployment.running(), closing(NodesAwaited(log, set(deployment.executors))) as nodes:
         try:
             progress.say(f"datasets go to {folders.datasets}, logs are in {folders.logs}")
             progress.say("up: Ctrl-C stops")

@@ -10,7 +10,7 @@ from infra.commands.deciding import deciding
 from infra.commands.log_files import LogFiles
 from infra.commands.options import cell_of
 from infra.commands.output import console, print_json, remark
-from infra.commands.replay import DECISIONS_FILE, LEDGER_FILE, fault_of
+from infra.commands.replay import fault_of
 from infra.errors import CommandError
 from infra.simulation.alternative import Alternative, check_comparable, losses
 from infra.simulation.edits import Edits
@@ -19,7 +19,7 @@ from infra.views.summary import summarise
 from infra.views.tables import columns_of, state_of, summary_table
 from infra.views.text import units
 from schemas.cells import CellConfigured
-from streams.replay.files import fold_file, verify_files
+from streams.replay.files import DECISIONS_FILE, LEDGER_FILE, fold_file, verify_files
 from streams.replay.heads import Head, KeptHead
 
 

@@ -1,10 +1,13 @@
-"""The demo's cell: the zones that its scenes need, and times for the speed of this machine."""
+"""The demo's cell: the zones of its scenes, times for this machine, and the speeds measured on it."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
+
+from schemas.cells import GpuType, ThroughputRow, Zone
 
 CELL_FILE = "four-zones.yaml"
 USUAL_CUTTING_S = 1.2
@@ -36,3 +39,44 @@ def write_cell(source: Path, target: Path, policies: Collection[str], pace: floa
 
 def _lengthen(fields: dict[str, Any], name: str, pace: float) -> None:
     fields[name] = round(fields[name] * pace, 1)
+
+
+Part = TypeVar("Part", GpuType, ThroughputRow)
+
+SAFETY = 0.5
+"""Part of the measured speed that is planned with: later, more runs share the machine."""
+_LEAST_PART_OF_SLOT = 0.25
+"""Least part of its slot that a run is assumed to have."""
+
+
+@dataclass(frozen=True)
+class FirstRun:
+    """A run of one slot, alone on its node."""
+
+    samples: int
+    slot_start_s: float
+    started_s: float
+    finished_s: float
+
+    def sustained_samples_per_s(self, slot_s: float) -> float:
+        """Return the speed to plan with: the run's samples per second, less the part of a slot before its
+        start, times `SAFETY`."""
+        training_s = max(self.finished_s - self.started_s, 1e-3)
+        lost_s = max(self.started_s - self.slot_start_s, 0.0)
+        part = max(1.0 - lost_s / slot_s, _LEAST_PART_OF_SLOT)
+        return SAFETY * part * self.samples / training_s
+
+
+def zone_at(zone: Zone, samples_per_s: Mapping[str, float]) -> Zone:
+    """Return the zone with these speeds of full nodes by GPU type; tasks keep their parts of a node."""
+    factors = {gpu.name: samples_per_s[gpu.name] / gpu.samples_per_s for gpu in zone.gpu_types}
+
+    def scaled(part: Part, gpu_type: str) -> Part:
+        return part.model_copy(update={"samples_per_s": round(part.samples_per_s * factors[gpu_type], 2)})
+
+    return zone.model_copy(
+        update={
+            "gpu_types": tuple(scaled(gpu, gpu.name) for gpu in zone.gpu_types),
+            "throughput": tuple(scaled(row, row.gpu_type) for row in zone.throughput),
+        }
+    )

@@ -1,39 +1,39 @@
 """The demo from end to end: a whole deployment, its scenes, and a replay of the log."""
 
+import hashlib
 import shutil
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from infra.broker import watched_broker
-from infra.demo.adapters import faulty_adapters
 from infra.demo.cell import CELL_FILE, pace_of, write_cell
-from infra.demo.datasets import write_datasets
+from infra.demo.data import write_datasets, write_next_steps
 from infra.demo.experts import ExpertsScene, write_texts
 from infra.demo.loans import LoanScene, lender_settings
 from infra.demo.market import MarketScene
 from infra.demo.merging import MergingScene, write_tasks
-from infra.demo.models import default_model
-from infra.demo.next_steps import write_next_steps
-from infra.demo.stage import Scene, Stage, running_stage
-from infra.deployment.deployment import Layout, principals, sole_user
+from infra.demo.stage import Scene, Stage, default_model, running_stage
+from infra.deployment.deployment import DeploymentSpec, principals, sole_user
 from infra.deployment.folders import Folders, default_data_dir
 from infra.deployment.fork_server import fork_server
 from infra.deployment.settings_check import check_settings
 from infra.errors import CommandError, disk_faults
-from infra.kafka.distribution import kafka_jars
 from infra.kafka.docker import docker_answers
+from infra.kafka.jars import kafka_jars
 from infra.kafka.java import find_java
 from infra.kafka.settings import BrokerSettings, broker_settings
 from infra.log.target import Target
 from infra.progress import Progress
 from infra.views.summary import Summary, summarise
 from infra.workloads.arrivals import Arrival
+from schemas.decisions import JobCompleted
 from schemas.kafka_connection import KafkaConnection
 from schemas.lora import Dataset
 from streams.replay.export import export
+from streams.replay.files import DECISIONS_FILE, LEDGER_FILE
 from streams.replay.replay import Verdict
 from streams.replay.sources import verify_kafka
 from streams.worker.cells_file import load_cells
@@ -46,7 +46,6 @@ POLICIES: Mapping[SceneName, tuple[str, ...]] = {
     "experts": ("experts",),
 }
 """Policies of the zones that each scene needs, the market first."""
-LEDGER_FILE, DECISIONS_FILE = "ledger.jsonl", "decisions.jsonl"
 LEAST_PATIENCE_S, PATIENCE_S = 10.0, 600.0
 _CELLS_FILE = "cells.yaml"
 _PREFIX = "millrace"
@@ -73,8 +72,6 @@ class DemoRequest:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """Results of the demo."""
-
     folders: Folders
     summary: Summary
     verdict: Verdict
@@ -114,8 +111,6 @@ def run_demo(cells: Path, request: DemoRequest, progress: Progress, started_s: f
 
     Args:
         cells: Folder with the file of its cell.
-        request: Scenes and settings.
-        progress: Shows lines about the progress.
         started_s: Start of the command, by the monotonic clock.
 
     Raises:
@@ -129,25 +124,11 @@ def run_demo(cells: Path, request: DemoRequest, progress: Progress, started_s: f
     with sole_user(folders):
         settings = _checked_settings(folders, cells / CELL_FILE)
         _empty(folders)
-        datasets, cutting_s = _cut_data(folders)
-        pace = pace_of(cutting_s)
-        progress.say(f"the data is cut from Python's standard library, in {cutting_s:.1f} s")
-        if pace >= _REPORTED_PACE:
-            progress.say(
-                f"this machine is slow or busy: the demo's slots and time limits are {pace:.1f} times as long"
-            )
-        if settings.bootstrap_servers is not None:
-            progress.say("MILLRACE_BOOTSTRAP_SERVERS is not used: the demo runs a broker of its own")
+        datasets, pace = _cut_data(folders, progress)
+        settings = _own_broker(settings, request, pace, progress)
         policies = {policy for scene in request.scenes for policy in POLICIES[scene]}
         cells_file = folders.root / _CELLS_FILE
         write_cell(cells / CELL_FILE, cells_file, policies, pace)
-        settings = settings.model_copy(
-            update={
-                "bootstrap_servers": None,
-                "broker_secure": request.secure or settings.broker_secure,
-                "broker_start_timeout_s": settings.broker_start_timeout_s * pace,
-            }
-        )
         progress.awaits("the Kafka broker")
         with (
             fork_server(folders.logs) as server,
@@ -159,7 +140,7 @@ def run_demo(cells: Path, request: DemoRequest, progress: Progress, started_s: f
             )
             connections = principals(broker, _PREFIX)
             targets = {role: Target(connection, _PREFIX) for role, connection in connections.items()}
-            layout = Layout(
+            layout = DeploymentSpec(
                 cells_file,
                 folders,
                 targets["operators"],
@@ -178,19 +159,33 @@ def run_demo(cells: Path, request: DemoRequest, progress: Progress, started_s: f
             progress.awaits("the broker and the fork server to stop")
         progress.awaits()
         market = scenes.get("market")
+        completed = market.completed if isinstance(market, MarketScene) else []
         return DemoResult(
             folders=folders,
             summary=summarise(stage.board),
             verdict=verdict,
             scenes=scenes,
             bids=bids,
-            faulty_adapters=faulty_adapters(folders.adapters, market.completed)
-            if isinstance(market, MarketScene)
-            else [],
+            faulty_adapters=faulty_adapters(folders.adapters, completed),
             first_decision_s=_since(started_s, stage.first_decision_s),
             first_adapter_s=_since(started_s, stage.first_adapter_s),
             duration_s=time.monotonic() - started_s,
         )
+
+
+def _own_broker(
+    settings: BrokerSettings, request: DemoRequest, pace: float, progress: Progress
+) -> BrokerSettings:
+    """Return the settings of the demo's broker, from those of the environment."""
+    if settings.bootstrap_servers is not None:
+        progress.say("MILLRACE_BOOTSTRAP_SERVERS is not used: the demo runs a broker of its own")
+    return settings.model_copy(
+        update={
+            "bootstrap_servers": None,
+            "broker_secure": request.secure or settings.broker_secure,
+            "broker_start_timeout_s": settings.broker_start_timeout_s * pace,
+        }
+    )
 
 
 def _play(
@@ -246,13 +241,20 @@ def _zones(cells_file: Path, policies: Collection[str]) -> list[str]:
     return [zone.id for zone in cell.zones if zone.policy.kind in policies]
 
 
-def _cut_data(folders: Folders) -> tuple[tuple[Dataset, ...], float]:
-    """Write the data of all scenes; return the bids' datasets and the duration (s)."""
+def _cut_data(folders: Folders, progress: Progress) -> tuple[tuple[Dataset, ...], float]:
+    """Write the data of all scenes; return the bids' datasets, and the pace of this machine."""
     start_s = time.monotonic()
     datasets = write_datasets(folders.datasets, 0)
     write_tasks(folders.datasets)
     write_texts(folders.datasets)
-    return datasets, time.monotonic() - start_s
+    cutting_s = time.monotonic() - start_s
+    progress.say(f"the data is cut from Python's standard library, in {cutting_s:.1f} s")
+    pace = pace_of(cutting_s)
+    if pace >= _REPORTED_PACE:
+        progress.say(
+            f"this machine is slow or busy: the demo's slots and time limits are {pace:.1f} times as long"
+        )
+    return datasets, pace
 
 
 def _checked_settings(folders: Folders, cells_file: Path) -> BrokerSettings:
@@ -270,7 +272,6 @@ def _checked_settings(folders: Folders, cells_file: Path) -> BrokerSettings:
 
 
 def _empty(folders: Folders) -> None:
-    """Remove the files of the last demo."""
     folders.clear()
     with disk_faults(folders.root):
         for folder in (folders.datasets, folders.models):
@@ -289,3 +290,25 @@ def _check_room(folders: Folders) -> None:
 
 def _since(started_s: float, time_s: float | None) -> float | None:
     return None if time_s is None else time_s - started_s
+
+
+_WEIGHTS = "adapter_model.safetensors"
+_CONFIGURATION = "adapter_config.json"
+
+
+def faulty_adapters(root: Path, completed: Iterable[JobCompleted]) -> list[str]:
+    """Return the jobs whose adapter on disk differs from the log, or is missing."""
+    return [job.job_id for job in completed if not _is_whole(root, job)]
+
+
+def _is_whole(root: Path, job: JobCompleted) -> bool:
+    if job.adapter_path is None:
+        return False
+    folder = root / job.adapter_path
+    try:
+        weights = (folder / _WEIGHTS).read_bytes()
+    except OSError:
+        return False
+    return (folder / _CONFIGURATION).is_file() and hashlib.blake2b(
+        weights, digest_size=32
+    ).hexdigest() == job.adapter_digest

@@ -8,10 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from infra.demo import library
-from infra.demo.library import pieces, write_task
-from infra.demo.models import MODEL
-from infra.demo.stage import Record, Stage, refuse_lost
+from infra.demo.data import pieces, write_records, write_task
+from infra.demo.stage import MODEL, Record, Stage, refuse_lost
 from schemas.codec import Decision
 from schemas.decisions import JobCompleted
 from schemas.experts.outcomes import PlacementDecided
@@ -48,7 +46,7 @@ def write_texts(folder: Path) -> None:
         *programs[half : half + _PROMPTS_OF_A_KIND],
         *tables[half : half + _PROMPTS_OF_A_KIND],
     ]
-    library.write_texts(folder / _PROMPTS, prompts)
+    write_records(folder / _PROMPTS, prompts)
 
 
 def training_workload(work_samples: int = _RECORDS) -> MoeTrainWorkload:
@@ -91,7 +89,6 @@ class ExpertsScene:
 
     @property
     def shortcomings(self) -> list[str]:
-        """Part of `Scene`."""
         if left := sorted({_TRAINED, _SERVED} - self.completed.keys()):
             return [f"not done: {', '.join(left)}"]
         found = []
@@ -105,7 +102,6 @@ class ExpertsScene:
 
     @property
     def summary(self) -> str:
-        """Part of `Scene`."""
         last = self.placements[-1].layers[0]
         return (
             f"a model of experts was trained and answered {self.completed[_SERVED].samples_done} requests; "
@@ -113,7 +109,6 @@ class ExpertsScene:
         )
 
     def play(self) -> Iterator[str]:
-        """Part of `Scene`."""
         stage, zone = self.stage, self.stage.zone("experts").id
         yield from stage.online("experts")
         stage.progress.say(
@@ -130,7 +125,6 @@ class ExpertsScene:
         yield from self._until_done(_SERVED)
 
     def note(self, records: Sequence[Record]) -> None:
-        """Part of `Scene`."""
         refuse_lost(records, [_TRAINED, _SERVED])
         for record in records:
             match record.outcome if isinstance(record, Decision) else record.event:

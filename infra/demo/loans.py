@@ -4,8 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from infra.demo.models import MODEL
-from infra.demo.stage import Record, Stage, refuse_lost
+from infra.demo.stage import MODEL, Record, Stage, refuse_lost
 from schemas.codec import Decision
 from schemas.decisions import JobCompleted
 from schemas.elastic.workload import ElasticTerms, ElasticWorkload, TrainingHyperparameters
@@ -61,7 +60,6 @@ class LoanScene:
 
     @property
     def shortcomings(self) -> list[str]:
-        """Part of `Scene`."""
         found = []
         if self._lent is None:
             found.append("no server was lent when the load fell")
@@ -75,11 +73,9 @@ class LoanScene:
 
     @property
     def summary(self) -> str:
-        """Part of `Scene`."""
         return "an idle inference server was lent to a training job, which used both, and was back in time"
 
     def play(self) -> Iterator[str]:
-        """Part of `Scene`."""
         say = self.stage.progress.say
         yield from self.stage.online("elastic", "inference")
         say(f"*** {_JOB} is submitted: it can use one server or two, and there is one")
@@ -99,7 +95,6 @@ class LoanScene:
         yield from self._until(lambda: self.completed is not None, f"{_JOB} to be done")
 
     def note(self, records: Sequence[Record]) -> None:
-        """Part of `Scene`."""
         refuse_lost(records, [_JOB])
         for record in records:
             match record.outcome if isinstance(record, Decision) else record.event:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from infra.demo.speeds import FirstRun, zone_at
+from infra.demo.cell import FirstRun, zone_at
 from infra.demo.stage import Record, Stage, refuse_lost
 from infra.views.jobs import Job
 from infra.views.text import counted, first_of, time_s_of
@@ -103,7 +103,6 @@ class MarketScene:
 
     @property
     def shortcomings(self) -> list[str]:
-        """Part of `Scene`."""
         found = []
         if self.lost:
             lost = first_of(sorted(self.lost), 2)
@@ -118,7 +117,6 @@ class MarketScene:
 
     @property
     def summary(self) -> str:
-        """Part of `Scene`."""
         states, saved = [job.state for job in self._jobs], counted(len(self.saved), "job")
         refunded = states.count("refunded")
         refunds = f" and {refunded} refunded" if refunded else ""
@@ -129,7 +127,6 @@ class MarketScene:
         )
 
     def play(self) -> Iterator[str]:
-        """Part of `Scene`."""
         quotes = draw_quotes(self.stage.cell, self.seed)
         for quote in quotes:
             self.stage.send(quote, "vendors")
@@ -145,7 +142,6 @@ class MarketScene:
         yield from self._trade(deque(sorted(bids, key=lambda timed: timed.time_s)))
 
     def note(self, records: Sequence[Record]) -> None:
-        """Part of `Scene`."""
         refuse_lost(records, list(self._first))
         for record in records:
             if isinstance(record, Envelope):

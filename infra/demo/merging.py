@@ -4,9 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from infra.demo.library import pieces, write_task
-from infra.demo.models import MODEL
-from infra.demo.stage import Record, Stage, refuse_lost
+from infra.demo.data import pieces, write_task
+from infra.demo.stage import MODEL, Record, Stage, refuse_lost
 from schemas.codec import Decision
 from schemas.decisions import JobCompleted
 from schemas.lora import Dataset
@@ -85,7 +84,6 @@ class MergingScene:
 
     @property
     def shortcomings(self) -> list[str]:
-        """Part of `Scene`."""
         if left := sorted(_WORKLOADS.keys() - self.completed.keys()):
             return [f"not done: {', '.join(left)}"]
         if self.judged is None or self.judged.reason != "finished":
@@ -96,7 +94,6 @@ class MergingScene:
 
     @property
     def summary(self) -> str:
-        """Part of `Scene`."""
         assert self.judged is not None, "a scene without shortcomings has a merge"
         return (
             f"a job that learned from another was done after {self.iterations(_LEARNER)} iterations; "
@@ -104,12 +101,10 @@ class MergingScene:
         )
 
     def iterations(self, job_id: str) -> int:
-        """Return the number of iterations of a completed job."""
         batch = _WORKLOADS[job_id].hyperparameters.batch_size
         return self.completed[job_id].samples_done // batch
 
     def play(self) -> Iterator[str]:
-        """Part of `Scene`."""
         stage = self.stage
         yield from stage.online("merging")
         stage.progress.say(
@@ -122,7 +117,6 @@ class MergingScene:
             yield f"{', '.join(left)} to be tuned"
 
     def note(self, records: Sequence[Record]) -> None:
-        """Part of `Scene`."""
         refuse_lost(records, list(_WORKLOADS))
         for record in records:
             match record.outcome if isinstance(record, Decision) else None:

@@ -1,13 +1,16 @@
-"""Environment of the demo's scenes: a deployment of one cell, its log, and publishers of events."""
+"""Environment of the demo's scenes: a deployment of one cell, its log and model, and publishers of events."""
 
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from infra.deployment.deployment import Deployment, Layout
+from infra.deployment.deployment import Deployment, DeploymentSpec
+from infra.deployment.folders import Folders
 from infra.deployment.fork_server import ForkServer
+from infra.deployment.service import Service
 from infra.errors import CommandError
 from infra.log.publisher import EventPublisher
 from infra.log.reader import BoardFollower
@@ -25,6 +28,45 @@ from schemas.decisions import JobCompleted, JobOutcome, JobRefunded, JobRejected
 from schemas.fleet import FleetEvent
 from schemas.jobs import JobSubmitted
 from schemas.kind import Role, Terms, Workload
+
+MODEL = "tiny-llama"
+_MODEL_POLL_S = 0.1
+
+
+@contextmanager
+def default_model(folders: Folders, server: ForkServer) -> Iterator[Callable[[], None]]:
+    """Find the small default model, or make it, while the block runs; yield a function that waits for it.
+
+    Raises:
+        CommandError: the model cannot be made.
+    """
+    function = "executors.lora.default_base:place_default_base"
+    launch = server.forked("default-model", {}, function, str(folders.models / MODEL))
+    making = Service("default-model", launch, folders.logs)
+
+    def begin() -> None:
+        with suppress(OSError, EOFError):  # the server stopped before it was ready
+            making.start()
+
+    # A thread waits for the server, so other services start meanwhile.
+    beginning = threading.Thread(target=begin, daemon=True)
+    beginning.start()
+
+    def await_model() -> None:
+        while beginning.is_alive() or making.exit_status != 0:
+            server.check()
+            if making.exit_status is not None:
+                making.keep_running()
+            elif making.pid is None and not beginning.is_alive():
+                begin()  # its server died before it was forked
+            time.sleep(_MODEL_POLL_S)
+
+    try:
+        yield await_model
+    finally:
+        if not beginning.is_alive():
+            making.stop()
+
 
 _POLL_S = 0.2
 _DRAIN_S = 5.0
@@ -81,7 +123,6 @@ class Stage:
 
     @property
     def cell(self) -> CellConfigured:
-        """The demo's cell."""
         (cell,) = self.deployment.cells
         return cell
 
@@ -91,15 +132,12 @@ class Stage:
         return self.follower.boards[self.cell.cell]
 
     def zone(self, policy: str) -> Zone:
-        """Return the zone of a policy."""
         return next(zone for zone in self.cell.zones if zone.policy.kind == policy)
 
     def send(self, event: Event, role: Role = "users") -> None:
-        """Publish an event in a role."""
         self.publishers[role].publish(event)
 
     def submit(self, zone: str, job_id: str, workload: Workload, terms: Terms) -> None:
-        """Submit a job of the demo's user."""
         self.send(
             JobSubmitted(
                 cell=self.cell.cell, zone=zone, user="demo", job_id=job_id, workload=workload, terms=terms
@@ -192,7 +230,7 @@ def refuse_lost(records: Sequence[Record], job_ids: Sequence[str]) -> None:
 
 @contextmanager
 def running_stage(
-    layout: Layout,
+    layout: DeploymentSpec,
     server: ForkServer,
     targets: Mapping[Role, Target],
     progress: Progress,

@@ -13,14 +13,13 @@ from pathlib import Path
 from types import FrameType
 
 from infra.broker import RunningBroker
-from infra.deployment.cells import PresentCell, layout_changes, present_cells
-from infra.deployment.configuring import configure_cells
+from infra.deployment.cells import PresentCell, configure_cells, layout_changes, present_cells
 from infra.deployment.executors import executor_environment, served_nodes
 from infra.deployment.folders import Address, Folders, published_address
 from infra.deployment.fork_server import Forks, fork_server
 from infra.deployment.service import Service, command
 from infra.errors import CommandError
-from infra.kafka.file_lock import FileLock, LockedError
+from infra.kafka.files import FileLock, LockedError
 from infra.log.reader import LogReader
 from infra.log.target import Target
 from infra.topics import apply_grants, ensure_topics, grants
@@ -86,7 +85,7 @@ def interrupted_by_sigterm() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Layout:
+class DeploymentSpec:
     """Services to run, and their places."""
 
     cells_file: Path
@@ -112,7 +111,6 @@ class Layout:
         return f"up-{blake2b(place.encode(), digest_size=8).hexdigest()}"
 
     def connection(self, role: Role) -> KafkaConnection:
-        """Return the connection of a role."""
         return self.connections.get(role, self.target.kafka)
 
 
@@ -120,7 +118,7 @@ class Layout:
 class Deployment:
     """The services of a layout, on a running broker. `running` starts and stops them."""
 
-    layout: Layout
+    layout: DeploymentSpec
     say: Callable[[str], None]
     """Prints a line about the progress."""
     fork_server: Forks | None = None
@@ -148,7 +146,6 @@ class Deployment:
 
     @property
     def services(self) -> list[Service]:
-        """Services in the order of their start."""
         server = () if self.fork_server is None else self.fork_server.services
         return [*server, self.worker, *self.solvers, self.clock, *self.lenders, *self.executors.values()]
 

@@ -1,12 +1,20 @@
-"""Nodes for which a deployment runs executors, and the executors' settings."""
+"""Nodes that a deployment runs executors for: the executors' settings, and which nodes have come online."""
 
 import json
+from collections.abc import Iterator
+from contextlib import suppress
 
 from executors.node.settings import LONGEST_HEARTBEAT_S
 from infra.deployment.cells import PresentCell
 from infra.deployment.folders import Folders
+from infra.log.reader import LogReader
+from infra.log.target import Target
+from infra.views.text import first_of
 from schemas.cells import Zone
+from schemas.codec import InvalidRecordError, decode_event
+from schemas.fleet import FLEET, SignOfLife
 from schemas.registry import runners_of
+from streams.kafka.reader import ReadError
 
 _HEARTBEATS_PER_NODE_TIMEOUT = 4
 _REPORTS_PER_SLOT = 8
@@ -60,3 +68,46 @@ def _users(cell: PresentCell, node: str) -> list[Zone]:
 
 def _runners(zones: list[Zone]) -> list[str]:
     return sorted(frozenset[str]().union(*(runners_of(zone.policy.kind) for zone in zones)))
+
+
+_SHOWN_NODES = 6
+
+
+class NodesAwaited:
+    """Reads the reports of nodes until each node has sent one."""
+
+    def __init__(self, target: Target, nodes: set[tuple[str, str]]) -> None:
+        """Await nodes, each named with its cell; earlier reports do not count.
+
+        Raises:
+            ReadError: the broker does not answer.
+        """
+        self._left = set(nodes)
+        self._all = len(nodes)
+        self._reader = LogReader(target, [target.topic(FLEET.name)], "end") if nodes else None
+
+    @property
+    def awaited(self) -> str:
+        """Text about the nodes that are awaited; empty without any."""
+        if not self._left:
+            return ""
+        return f"{first_of(sorted(node for _, node in self._left), _SHOWN_NODES)} to come online"
+
+    def news(self) -> Iterator[str]:
+        """Yield a line for each node that has come online since the last call."""
+        if self._reader is None:
+            return
+        with suppress(ReadError):  # the broker restarts
+            for record in self._reader.poll(0.0):
+                with suppress(InvalidRecordError):
+                    event = decode_event(record.value, record.headers).event
+                    if isinstance(event, SignOfLife) and (event.cell, event.node) in self._left:
+                        self._left.remove((event.cell, event.node))
+                        yield f"{event.node} is online, {self._all - len(self._left)} of {self._all} nodes"
+        if not self._left:
+            self.close()
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.__exit__(None, None, None)
+            self._reader = None

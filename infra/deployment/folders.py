@@ -20,51 +20,25 @@ def default_data_dir() -> Path:
     return Path(os.environ.get("MILLRACE_DATA_DIR") or user_data_path("millrace"))
 
 
-@dataclass(frozen=True)
 class Folders:
     """The folders of one deployment, below one root."""
 
-    root: Path
-
-    @property
-    def broker(self) -> Path:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.broker = root / "broker"
         """Kafka's data."""
-        return self.root / "broker"
-
-    @property
-    def datasets(self) -> Path:
+        self.datasets = root / "datasets"
         """Data that jobs train on; users put it there."""
-        return self.root / "datasets"
-
-    @property
-    def models(self) -> Path:
+        self.models = root / "models"
         """Hugging Face directories that jobs may name; users put them there."""
-        return self.root / "models"
-
-    @property
-    def adapters(self) -> Path:
-        """Trained adapters."""
-        return self.root / "adapters"
-
-    @property
-    def executors(self) -> Path:
+        self.adapters = root / "adapters"
+        self.executors = root / "executors"
         """Checkpoints, and the applied commands of each node."""
-        return self.root / "executors"
-
-    @property
-    def logs(self) -> Path:
+        self.logs = root / "logs"
         """Output of the services."""
-        return self.root / "logs"
-
-    @property
-    def lock(self) -> Path:
-        """Lock file of the process that runs the deployment."""
-        return self.root / "deployment.lock"
-
-    @property
-    def address(self) -> Path:
+        self.lock = root / "deployment.lock"
+        self.address = root / "address.json"
         """File with the address of the running broker."""
-        return self.root / "address.json"
 
     def create(self) -> None:
         """Make missing folders.
@@ -73,10 +47,8 @@ class Folders:
             CommandError: a folder cannot be made.
         """
         try:
-            for folder in (
-                *(self.root, self.datasets, self.models),
-                *(self.adapters, self.executors, self.logs),
-            ):
+            inside = self.datasets, self.models, self.adapters, self.executors, self.logs
+            for folder in (self.root, *inside):
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             is_file = isinstance(error, FileExistsError | NotADirectoryError)

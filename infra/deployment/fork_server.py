@@ -61,7 +61,6 @@ class Forks:
             name: Name of the process for tools.
             environment: Variables in addition to those of this process.
             function: `module:function` that the process calls.
-            arguments: Arguments of the function.
         """
 
         def launch(log_path: Path) -> ServiceProcess:
@@ -114,7 +113,6 @@ class ForkServer(Forks):
         return deaths
 
     def start(self) -> None:
-        """Start the server and its threads."""
         self.service.start()
         self._keeping.start()
         self._probing.start()

@@ -44,7 +44,6 @@ def command(arguments: Sequence[str], environment: Mapping[str, str], inherited:
     """Return a function that runs a command.
 
     Args:
-        arguments: Command line.
         environment: Variables in addition to those of this process.
         inherited: File descriptor that the process inherits.
     """
@@ -67,7 +66,6 @@ class Service:
     """Keeps a process running."""
 
     def __init__(self, name: str, launch: Launch, log_folder: Path) -> None:
-        """Describe the service."""
         self.name = name
         self.log_path = log_folder / f"{name}.log"
         self._launch = launch
@@ -87,7 +85,6 @@ class Service:
         return self._process.exit_status if self._process else None
 
     def start(self) -> None:
-        """Start the process."""
         self.rotate_log()
         self._forgiven = False
         self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0

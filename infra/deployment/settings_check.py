@@ -13,7 +13,7 @@ from infra.deployment.executors import executor_environment, served_nodes
 from infra.deployment.folders import Folders
 from infra.errors import CommandError
 from infra.kafka.settings import broker_settings
-from infra.lender.settings import LenderSettings
+from infra.lender.service import LenderSettings
 from schemas.cells import CellConfigured
 from schemas.errors import MissingExtraError, require_extra
 from schemas.kafka_connection import KafkaConnection
@@ -34,7 +34,6 @@ def check_settings(cells: Sequence[CellConfigured], folders: Folders, run_execut
 
     Args:
         cells: Cells of the file; other nodes and zones of the log are still unknown.
-        folders: Folders of the deployment.
         run_executors: Whether executors are checked too.
 
     Raises:

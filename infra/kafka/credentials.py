@@ -2,7 +2,6 @@
 
 import datetime
 import ipaddress
-import os
 import secrets
 import shlex
 from pathlib import Path
@@ -13,22 +12,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from infra.kafka.properties import LOOPBACK
+from infra.kafka.files import write_private
+from infra.kafka.storage import LOOPBACK
 from schemas.kafka_connection import KafkaConnection, SaslMechanism
 from schemas.kind import ROLES, Role
 from streams.kafka.configuration import command_line_tool
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Write a file that its owner alone may read, whole or not at all."""
-    staging = path.with_name(f"{path.name}.new")
-    staging.unlink(missing_ok=True)
-    # Created with these rights, so it is never readable by others.
-    descriptor = os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-    staging.replace(path)
-
 
 BROKER_NAME = "millrace-broker"
 _VALID = datetime.timedelta(days=3_650)
@@ -152,7 +140,6 @@ class Credentials:
             write_certificates(self.authority, self.broker, LOOPBACK)
 
     def password_file(self, principal: Principal) -> Path:
-        """Return the file of a principal's password."""
         return self.folder / f"{principal}.password"
 
     def connection(

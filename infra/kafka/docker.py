@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from infra.kafka.distribution import kafka_version
-from infra.kafka.properties import LOOPBACK, NODE_ID, reserve_port, server_properties
+from infra.kafka.jars import kafka_version
 from infra.kafka.settings import BrokerSettings
+from infra.kafka.storage import LOOPBACK, NODE_ID, reserve_port, server_properties
 from schemas.kafka_connection import KafkaConnection
 from streams.kafka.administration import Administration
 from streams.kafka.faults import BrokerError

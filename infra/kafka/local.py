@@ -6,15 +6,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from infra.kafka.class_archive import ClassArchive
 from infra.kafka.credentials import PRINCIPALS, SUPER_USERS, Credentials, Principal
-from infra.kafka.distribution import kafka_jars
-from infra.kafka.java import find_java
-from infra.kafka.private_files import keep_to_owner
+from infra.kafka.files import keep_to_owner
+from infra.kafka.jars import kafka_jars
+from infra.kafka.java import ClassArchive, find_java
 from infra.kafka.process import Restarts, SupervisedProcess
-from infra.kafka.properties import LOOPBACK, reserve_port, secured_properties, server_properties
 from infra.kafka.settings import BrokerSettings
-from infra.kafka.storage import DataDirectory, format_storage, write_properties
+from infra.kafka.storage import (
+    LOOPBACK,
+    DataDirectory,
+    format_storage,
+    reserve_port,
+    secured_properties,
+    server_properties,
+    write_properties,
+)
 from schemas.kafka_connection import KafkaConnection
 from streams.kafka.administration import Administration
 from streams.kafka.faults import BrokerError
@@ -68,7 +74,6 @@ class LocalKafka:
 
     @property
     def log_path(self) -> Path:
-        """Log file of the broker."""
         return self._data.log
 
     def start(self) -> None:

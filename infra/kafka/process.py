@@ -23,7 +23,6 @@ class Restarts:
     """Bound on the restarts within a time window."""
 
     def __init__(self) -> None:
-        """Begin without restarts."""
         self._recent: deque[float] = deque(maxlen=MOST_RESTARTS)
 
     def allow(self) -> bool:

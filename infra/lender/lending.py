@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.lender.forecast import Forecaster
-from infra.lender.history import LoadHistory
+from infra.lender.history import LoadHistory, Margin
 from infra.lender.loans import LoanBook
-from infra.lender.margin import Margin
 from schemas.base import Outcome
 from schemas.cells import Lending, Zone
 from schemas.decisions import EventWithoutEffect, NodeMoved
@@ -134,7 +133,6 @@ class Lender:
         A report that is earlier than the latest, or repeats it, changes nothing.
 
         Args:
-            report: Load of the zone.
             received_s: Time of receipt. A report with a later time counts as of this one, as in the cell:
                 otherwise, a sender whose clock is ahead would silence the others until its time comes.
         """
@@ -155,7 +153,6 @@ class Lender:
         """Record a report and return reclaims or, at the start of an interval, an offer.
 
         Args:
-            report: Load of the zone.
             received_s: Time of receipt, as in `record_load`.
             now_s: Time from which the notice counts; by default, the time as of which the report counts.
         """
@@ -194,10 +191,8 @@ class Lender:
         """Record an offer of this zone, such as one of a lender before this one.
 
         Args:
-            event: The offer.
             event_id: Id of the CloudEvent. Others may publish an offer under an id that is not the offer's
                 own, or that was used before, and the cell names the event that it ignores.
-            time_s: Time of the event.
         """
         if event_id not in self._settled:
             self._loans.offers.setdefault(event_id, (time_s, event.servers))
@@ -386,8 +381,6 @@ def _id(kind: str, time_s: float, part: int = 0) -> str:
     """Return the id of an offer or a reclaim, by the millisecond.
 
     Args:
-        kind: Offer or reclaim.
-        time_s: Time that led to the event.
         part: Rank among events of one time, as an event has at most `MAX_SERVERS`.
     """
     return f"{kind}-{round(time_s * 1_000)}{f'-{part}' if part else ''}"

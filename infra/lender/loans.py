@@ -43,7 +43,6 @@ class LoanBook:
         return sum(servers for _, servers in self.reclaims.values())
 
     def update(self, server: str, status: LoanStatus) -> None:
-        """Set the status of a server's loan."""
         self.on_loan.discard(server)
         self.draining.discard(server)
         match status:

@@ -63,9 +63,7 @@ def train(
     The same history, seed and machine give the same network; the caller's random state is left as it was.
 
     Args:
-        history: Loads to train on.
         until: Last interval to train on; by default the one before the last, which is not over.
-        seed: Seed of the training.
         steps: Steps of gradient descent, some milliseconds each, regardless of the length of the history.
 
     Returns:

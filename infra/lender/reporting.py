@@ -43,9 +43,6 @@ class LoadReporter:
         """Query and publish loads until `stop` is set; a load that cannot be measured is left out.
 
         Args:
-            query: Measures the load.
-            every_s: Interval of queries.
-            stop: Ends the queries.
             published: Gets each event that the broker has confirmed.
         """
         due_s = time.monotonic()
@@ -74,9 +71,7 @@ class LoadReporter:
         """Publish loads at their times, as if they were measured then; the first one at once.
 
         Args:
-            samples: Loads in the order of their times.
             pace: Seconds of the samples per second.
-            stop: Ends the replay.
             published: Gets each event that the broker has confirmed.
 
         Raises:

@@ -6,13 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from infra.lender.forecast import Forecaster
-from infra.lender.lending import Lender
-from infra.lender.seasonal import SeasonalNaive
-from infra.lender.selection import Selection
-from infra.lender.settings import LenderSettings
+from pydantic import Field
+
+from infra.lender.forecast import Forecaster, SeasonalNaive, Selection
+from infra.lender.lending import Lender, LendingParameters
 from infra.lender.zones import lending_zone, loans, zone_states
 from infra.log.publisher import EventPublisher, PublishError
 from infra.log.reader import LogReader
@@ -23,12 +22,51 @@ from schemas.codec import Decision, InvalidRecordError, decode_decision, decode_
 from schemas.decisions import EventFaulted, EventIgnored, EventWithoutEffect, NodeMoved
 from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceEvent, InferenceLoadReported
 from schemas.loans import LoanChanged, OfferAnswered, ReclaimEnded, ReclaimPlanned
+from schemas.services import SHORTEST_S, ServiceSettings
 from schemas.topics import DECISIONS, INFERENCE, ZONES_STATE
 from schemas.views import ZoneState
 from streams.kafka.administration import Administration
 from streams.kafka.faults import BrokerError
 from streams.kafka.reader import ReadError
 from streams.kafka.records import ReadRecord
+
+LEAST_INTERVAL_S = 0.5
+"""Shortest interval: the lender reads the log and the clock a few times a second, and keeps two weeks of
+intervals, which are two million of this length."""
+Duration = Annotated[float, Field(ge=SHORTEST_S, le=31_536_000)]
+
+
+class LenderSettings(ServiceSettings):
+    """Settings of one lender: `MILLRACE_LENDER_*`. `LendingParameters` explains those with its names."""
+
+    lender_forecaster: Literal["lstm", "seasonal"] = "lstm"
+    """`lstm`: the seasonal-naive forecast until the LSTM beats it. That needs torch."""
+    lender_interval_s: Annotated[float, Field(ge=LEAST_INTERVAL_S, le=31_536_000)] = 300.0
+    """Interval of forecasts; a load is expected at least once in it."""
+    lender_steady_s: Annotated[float, Field(ge=0, le=604_800)] = 1_800.0
+    """Time for which offered servers were not needed before, and are not forecast to be needed."""
+    lender_margin_quantile: Annotated[float, Field(ge=0, le=1)] = 0.99
+    """Quantile, over earlier plans, of the load above the planned one, for which plans leave room."""
+    lender_unknown_s: Duration = 900.0
+    """Time without a report of the load after which all lent servers are reclaimed."""
+    lender_delay_s: Annotated[float, Field(ge=0, le=3_600)] = 5.0
+    """Longest time until a reclaim reaches the cell, and largest difference of clocks."""
+    lender_retrain_s: Duration = 6 * 3_600.0
+    """Interval of the LSTM's trainings."""
+    lender_seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Seed of the LSTM's training."""
+
+    @property
+    def parameters(self) -> LendingParameters:
+        """Parameters of decisions."""
+        return LendingParameters(
+            interval_s=self.lender_interval_s,
+            steady_s=self.lender_steady_s,
+            margin_quantile=self.lender_margin_quantile,
+            unknown_s=self.lender_unknown_s,
+            delay_s=self.lender_delay_s,
+        )
+
 
 SOURCE = "millrace/lender"
 _POLL_S = 0.2
@@ -162,7 +200,6 @@ class LenderService:
                 yield decision
 
     def _events(self, records: Iterator[ReadRecord]) -> Iterator[tuple[ReadRecord, str, InferenceEvent]]:
-        """Yield the events about the zone, with their ids."""
         for record in records:
             try:
                 envelope = decode_event(record.value, record.headers)
@@ -232,7 +269,6 @@ class LenderService:
                     self._report({"reclaim": name, "servers": count, "due_s": due_s})
 
     def _report_interval(self, load: float) -> None:
-        """Report the state at the start of an interval."""
         line: dict[str, Any] = {
             "time_s": self._lender.history.latest_s,
             "load": load,

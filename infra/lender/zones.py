@@ -1,4 +1,4 @@
-"""Zones that lend, and their loans, read from compacted views."""
+"""Zones that lend, their loans, and the servers that are present, read from compacted views."""
 
 import threading
 import time
@@ -21,7 +21,6 @@ _RETRY_S = 0.2
 
 
 def zone_states(records: Iterable[ReadRecord]) -> Iterator[ZoneState]:
-    """Yield the states in records of `zones.state`."""
     for record in records:
         try:
             yield ZoneState.model_validate_json(record.value or b"")
@@ -79,3 +78,74 @@ def _missing(states: dict[tuple[str, str], ZoneState], cell: str, zone: str) -> 
     if zones:
         return f"cell {cell} has no zone {zone}, it has {', '.join(zones)}"
     return f"there is no cell {cell} (cells: {', '.join(sorted({of for of, _ in states})) or 'none'})"
+
+
+class Presence:
+    """Servers of one zone, by the states of the zone and of its loans."""
+
+    def __init__(self, zone: ZoneState, start_s: float) -> None:
+        """Begin without loans.
+
+        Args:
+            start_s: Time after its return in which a server may still be starting, and is not expected.
+        """
+        self._start_s = start_s
+        self._loans: dict[str, LoanChanged] = {}
+        self.update_zone(zone)
+
+    def update_zone(self, zone: ZoneState) -> None:
+        self.owned = [node.id for node in zone.zone.nodes]
+        """Servers of the zone, lent ones included, in the order of the configuration."""
+        self._elsewhere = frozenset(zone.elsewhere)
+
+    def update_loan(self, change: LoanChanged) -> None:
+        self._loans[change.server] = change
+
+    def expected(self, time_s: float) -> frozenset[str]:
+        """Return the servers that could serve the zone at this time: not lent, and back for long enough."""
+        return frozenset(server for server in self.owned if self._is_expected(server, time_s))
+
+    def _is_expected(self, server: str, time_s: float) -> bool:
+        if server in self._elsewhere:
+            return False
+        loan = self._loans.get(server)
+        return loan is None or (loan.status == "returned" and time_s - loan.since_s >= self._start_s)
+
+
+class PresenceReader:
+    """Updates the presence of a zone's servers from the views `zones.state` and `loans`."""
+
+    def __init__(self, target: Target, zone: ZoneState, start_s: float, stop: threading.Event) -> None:
+        """Read the views to their end, or until `stop` is set.
+
+        Raises:
+            ReadError: the views cannot be read.
+        """
+        self._place = (zone.cell, zone.zone.id)
+        self._presence = Presence(zone, start_s)
+        self._zones = target.topic(ZONES_STATE)
+        topics = [self._zones, target.topic(LoanChanged.VIEW)]
+        # Position first: changes while the views are read are then read afterwards.
+        self._changes = LogReader(target, topics, "end")
+        with LogReader(target, topics, "beginning") as views:
+            self._apply(list(views.to_end(is_stopped=stop.is_set)))
+
+    def present(self) -> Presence:
+        """Return the presence as of now.
+
+        Raises:
+            ReadError: the views cannot be read.
+        """
+        while records := self._changes.poll(0.0):
+            self._apply(records)
+        return self._presence
+
+    def _apply(self, records: list[ReadRecord]) -> None:
+        for state in zone_states(record for record in records if record.topic == self._zones):
+            if (state.cell, state.zone.id) == self._place:
+                self._presence.update_zone(state)
+        for change in loans((record for record in records if record.topic != self._zones), *self._place):
+            self._presence.update_loan(change)
+
+    def close(self) -> None:
+        self._changes.__exit__(None, None, None)

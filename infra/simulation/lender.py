@@ -1,7 +1,7 @@
 """Lender of a zone in a simulation: the decisions of `millrace lender`, on virtual time."""
 
+from infra.lender.forecast import SeasonalNaive
 from infra.lender.lending import Lender
-from infra.lender.seasonal import SeasonalNaive
 from infra.simulation.event_queue import Moments
 from infra.simulation.simulator import Step
 from schemas.cells import CellConfigured, Zone

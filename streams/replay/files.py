@@ -18,6 +18,8 @@ from streams.replay.replay import DecisionRecord, Verdict, claimed_place, fold, 
 from streams.replay.sources import ReplayError, on_disk
 from streams.replay.stretches import unpacked_state
 
+LEDGER_FILE, DECISIONS_FILE = "ledger.jsonl", "decisions.jsonl"
+"""Usual names of the two files."""
 MAX_LINE_BYTES = 64 * 1024 * 1024
 STATES_FOLDER = "states"
 """Folder next to the ledger file."""

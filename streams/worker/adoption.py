@@ -17,9 +17,9 @@ from streams.cell.cell import Cell, compress, layout_of
 from streams.cell.rules import state_digest
 from streams.kafka.publisher import Publisher
 from streams.kafka.records import SentRecord
-from streams.worker.cell_processor import CellProcessor
 from streams.worker.cells import Cells
 from streams.worker.flow import Flow
+from streams.worker.processors import CellProcessor
 
 SOURCE = "millrace/worker"
 """The CloudEvents source of adoptions."""

@@ -16,7 +16,7 @@ JSON: a date stays text. It refuses:
 import math
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import yaml
 from yaml.constructor import SafeConstructor
@@ -94,6 +94,21 @@ def read_yaml(text: str, max_depth: int) -> tuple[Any, LocatedLine] | None:
         raise YamlFaultError(f"not YAML: {error.problem or error.context}", line) from None
     except yaml.YAMLError as error:
         raise YamlFaultError(f"not YAML: {' '.join(str(error).split())}", None) from None
+
+
+def read_text(file: IO[bytes], max_bytes: int) -> str:
+    """Read a file in UTF-8.
+
+    Raises:
+        YamlFaultError: the file is too large, or not UTF-8.
+    """
+    content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise YamlFaultError(f"larger than {max_bytes} bytes", None)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise YamlFaultError(f"not UTF-8: {error.reason} at byte {error.start}", None) from None
 
 
 def place_of_non_finite(value: Any, place: Place = ()) -> Place | None:

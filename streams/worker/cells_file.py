@@ -11,7 +11,14 @@ from pydantic import ValidationError
 from schemas.cells import CellConfigured
 from schemas.codec import message, own_faults
 from schemas.errors import ReadableError
-from streams.worker.bounded_yaml import Place, YamlFaultError, place_of_non_finite, read_yaml, shown
+from streams.worker.bounded_yaml import (
+    Place,
+    YamlFaultError,
+    place_of_non_finite,
+    read_text,
+    read_yaml,
+    shown,
+)
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
 MAX_DEPTH = 32
@@ -98,18 +105,12 @@ def _cell(fields: Any) -> CellConfigured:
 def _read(path: Path) -> Any:
     try:
         with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
+            document = read_yaml(read_text(file, MAX_FILE_BYTES), MAX_DEPTH)
     except OSError as error:
         raise CellsFileError(f"{path}: {error.strerror}") from None
-    if len(content) > MAX_FILE_BYTES:
-        raise CellsFileError(f"{path}: larger than {MAX_FILE_BYTES} bytes")
-    try:
-        document = read_yaml(content.decode("utf-8-sig"), MAX_DEPTH)
     except YamlFaultError as error:
         place = path if error.line is None else f"{path}:{error.line}"
         raise CellsFileError(f"{place}: {error}") from None
-    except UnicodeDecodeError as error:
-        raise CellsFileError(f"{path}: not UTF-8: {error.reason} at byte {error.start}") from None
     return None if document is None else document[0]
 
 

@@ -4,7 +4,7 @@ An input record passes these steps, in this order; each is a method of `Flow`.
 
 1. `read`: it is read from its input topic. If intake refuses it, `refuse` sends it to the dead letters.
 2. `wait`: its event is queued by its time and its writer (`intake_queue`).
-3. `next`: its turn comes once the backlog of its cell has room (`ledger_backlog`).
+3. `next`: its turn comes once the backlog of its cell has room (`LedgerBacklog`).
 4. `send`: it is sent to the ledger.
 5. `acknowledge_confirmed`: the broker confirms it. The input record is acknowledged.
 6. `written`: it is read from the ledger, and not parsed again.
@@ -27,8 +27,7 @@ from streams.kafka.publisher import Confirmation, Publisher
 from streams.kafka.records import Place, ReadRecord, SentRecord
 from streams.worker.cells import Cells, SnapshotTable
 from streams.worker.intake import Accepted, Claim, Intake
-from streams.worker.intake_queue import IntakeQueue, RecordTimes, Waiting
-from streams.worker.ledger_backlog import LONGEST_S, LedgerBacklog
+from streams.worker.intake_queue import LONGEST_FOLDING_S, IntakeQueue, LedgerBacklog, RecordTimes, Waiting
 
 _LOOK_AGAIN_S = 0.1
 """Time after which it is checked again whether a tick may enter the ledger."""
@@ -172,7 +171,6 @@ class Flow:
         return any(place.topic in self.intake.inputs for place in self._consumer.deep())
 
     async def refuse(self, record: ReadRecord, letter: SentRecord) -> None:
-        """Send the dead letter of an input record."""
         await self._unconfirmed.put((record, await self._publisher.send(letter)))
 
     def done(self, record: ReadRecord) -> None:
@@ -221,7 +219,6 @@ class Flow:
                     await self._changed.wait()
 
     async def send(self, waiting: Waiting, accepted: Accepted) -> None:
-        """Send an event to the ledger."""
         record, partition = accepted.record, self.intake.partition_of(waiting.cell)
         self._backlog.sent(partition)
         if record.value is not None and self._backlog.is_ours(partition):
@@ -304,7 +301,7 @@ class Flow:
         partition = self.intake.partition_of(cell)
         if self._is_stopping or (self._backlog.is_ours(partition) and self._is_held(partition, cell)):
             return False
-        return self._backlog.has_room(partition, _BEHIND_S if self.is_behind() else LONGEST_S)
+        return self._backlog.has_room(partition, _BEHIND_S if self.is_behind() else LONGEST_FOLDING_S)
 
     def _is_held(self, partition: int, name: str) -> bool:
         cell = self._cells.cell(name)

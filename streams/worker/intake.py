@@ -1,4 +1,6 @@
-"""Validation of input records: each becomes an event for the ledger or a dead letter. Pure and total."""
+"""Validation of input records: each becomes an event for the ledger or a dead letter, which keeps a refused
+record with the reason. Pure and total.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,10 +21,71 @@ from schemas.codec import (
 )
 from schemas.registry import EVENT_TYPES, TOPIC_BY_EVENT, writer_field, writer_of
 from schemas.solves import SolveFinished
-from schemas.topics import FLEET
+from schemas.text import plain
+from schemas.topics import (
+    ESCAPED_HEADER_COUNT_HEADER,
+    FLEET,
+    HEADER_COUNT_HEADER,
+    HEADER_PREFIX,
+    OFFSET_HEADER,
+    PARTITION_HEADER,
+    REASON_HEADER,
+    TOPIC_HEADER,
+    VALUE_BYTES_HEADER,
+)
 from streams.cell.rules import RULES, RuleBook
 from streams.kafka.records import ReadRecord, SentHeaders, SentRecord, key_partition
-from streams.worker.dead_letters import dead_letter
+
+MAX_KEPT_VALUE_BYTES = 256 * 1024
+MAX_KEPT_HEADERS = 64
+MAX_KEPT_HEADER_BYTES = 1_024
+"""Most bytes of a kept header, name and value together."""
+MAX_KEPT_HEADERS_BYTES = 8 * 1_024
+"""Most bytes of all kept headers together, before escaping."""
+MAX_REASON_LENGTH = 2_000
+
+
+def dead_letter(record: ReadRecord, topic: str, reason: str) -> SentRecord:
+    """Return the dead letter of a refused record: its bounded bytes, its place, and the reason.
+
+    The length of the value and the number of headers are those of the original, so a cut can be detected. All
+    headers are printable: unprintable characters of the record's own headers are escaped, and such headers
+    are counted. Key and value are unchanged.
+    """
+    kept, escaped = _kept(record)
+    about: SentHeaders = [
+        (TOPIC_HEADER, record.topic.encode()),
+        (PARTITION_HEADER, str(record.partition).encode()),
+        (OFFSET_HEADER, str(record.offset).encode()),
+        (REASON_HEADER, plain(reason[:MAX_REASON_LENGTH])[:MAX_REASON_LENGTH].encode()),
+        (VALUE_BYTES_HEADER, str(len(record.value or b"")).encode()),
+        (HEADER_COUNT_HEADER, str(len(record.headers)).encode()),
+        (ESCAPED_HEADER_COUNT_HEADER, str(escaped).encode()),
+    ]
+    value = None if record.value is None else record.value[:MAX_KEPT_VALUE_BYTES]
+    key = record.key if record.key is None or len(record.key) <= MAX_KEPT_HEADER_BYTES else None
+    return SentRecord(topic, key, value, about + kept)
+
+
+def _kept(record: ReadRecord) -> tuple[SentHeaders, int]:
+    """Return the kept headers of a record, and the number of escaped ones among them."""
+    kept: SentHeaders = []
+    escaped = 0
+    left_bytes = MAX_KEPT_HEADERS_BYTES
+    for name, value in record.headers[:MAX_KEPT_HEADERS]:
+        if value is None or name.startswith(HEADER_PREFIX):
+            continue
+        # Escaping never shortens a header and is slow, so a header that is too long is skipped before it.
+        came_bytes = len(name) + len(value)
+        if came_bytes > min(MAX_KEPT_HEADER_BYTES, left_bytes):
+            continue
+        left_bytes -= came_bytes
+        shown = plain(name), plain(value.decode(errors="backslashreplace")).encode()
+        if len(shown[0].encode()) + len(shown[1]) <= MAX_KEPT_HEADER_BYTES:
+            kept.append(shown)
+            escaped += shown != (name, value)
+    return kept, escaped
+
 
 TRACE_HEADERS = ("traceparent", "tracestate")
 MAX_HEADERS = 256
@@ -80,7 +143,6 @@ class Claim:
 
     @classmethod
     def of(cls, event: Event) -> "Claim":
-        """Return the claim of an admitted event."""
         return cls(event.cell, writer_of(event), type(event))
 
     @property
@@ -163,7 +225,6 @@ class Intake:
         return dead_letter(record, self.inputs[record.topic].dead_letters, reason)
 
     def ledger_record(self, envelope: Envelope, further_headers: SentHeaders | None = None) -> SentRecord:
-        """Return the ledger record of an event."""
         cell = envelope.event.cell
         headers = envelope.headers() + (further_headers or [])
         return SentRecord(self.ledger, cell.encode(), envelope.value, headers, self.partition_of(cell))

@@ -1,4 +1,5 @@
-"""The order in which waiting events enter the ledger: by time, and fair between writers. Pure.
+"""The order in which waiting events enter the ledger, by time and fair between writers; and the room for them
+there. Pure.
 
 Each event has a tag, and the event with the least tag enters first. The tag is the event's time, but at least
 `interval_s` after the tag of the previous event of the same writer, and more if deciding on its events takes
@@ -12,7 +13,7 @@ second at most, even for many writers that are each within their share.
 
 import heapq
 import itertools
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -188,7 +189,6 @@ class IntakeQueue:
         """Approximate memory of all waiting events."""
 
     def put(self, waiting: Waiting) -> None:
-        """Add an event."""
         if waiting.cell not in self._cells:
             self._cells[waiting.cell] = _CellQueue(self._interval_s)
         self._cells[waiting.cell].put(waiting)
@@ -225,6 +225,98 @@ class IntakeQueue:
             self._cells[event.cell].charge(event, decided_in_s)
 
     def clear(self) -> None:
-        """Remove all events."""
         self._cells.clear()
         self.size_bytes = 0
+
+
+LONGEST_FOLDING_S = 0.1
+"""Longest expected time to fold the events in flight."""
+_LEAST_EVENTS_PER_S = 80.0
+_MOST_EVENTS_PER_S = 5_120.0
+"""Bounds of the folding rate that the limit assumes: the way through Kafka takes time as well."""
+_ELSEWHERE_EVERY_S = 0.01
+_ELSEWHERE_AT_ONCE_S = 0.2
+"""Duration of the largest burst of events to other workers, as the sender checks only now and then."""
+_FOLD_WEIGHT = 0.05
+"""Weight of the newest fold in the mean duration."""
+
+
+class LedgerBacklog:
+    """Counts the events between intake and their cells: intake sends no more than are folded soon.
+
+    Events in the ledger are decided in its order, whoever sent them. For fairness events wait before the
+    ledger, and the ledger is kept short. The backlog of partitions that another worker folds is unknown, so
+    events are sent there at a rate that leaves room for that worker's own.
+    """
+
+    def __init__(self, monotonic_s: Callable[[], float], folds_here: Callable[[int], bool]) -> None:
+        """Begin without events. `folds_here` returns whether this worker folds the cells of a partition."""
+        self._monotonic_s = monotonic_s
+        self._folds_here = folds_here
+        self._elsewhere_from_s = 0.0
+        """Time from which an event may be sent to a partition that another worker folds."""
+        self._unconfirmed: Counter[int] = Counter()
+        """Number of events without the broker's confirmation, by partition."""
+        self._confirmed: dict[int, deque[tuple[int, Waiting]]] = {}
+        """Confirmed events that are not folded yet, with ascending offsets, by partition."""
+        self._folded: dict[int, int] = {}
+        """Last folded offset, by partition."""
+        self._fold_s = 0.001
+
+    def has_room(self, partition: int, longest_s: float = LONGEST_FOLDING_S) -> bool:
+        """Return whether another event may be sent to a partition.
+
+        Args:
+            longest_s: longest time to fold the events in flight.
+        """
+        if not self.is_ours(partition):
+            return self._monotonic_s() >= self._elsewhere_from_s
+        folds_per_s = min(max(1 / self._fold_s, _LEAST_EVENTS_PER_S), _MOST_EVENTS_PER_S)
+        return self._count_waiting() < longest_s * folds_per_s
+
+    def sent(self, partition: int) -> None:
+        """Note an event that is sent to a partition."""
+        self._unconfirmed[partition] += 1
+        if not self.is_ours(partition):
+            earliest_s = self._monotonic_s() - _ELSEWHERE_AT_ONCE_S
+            self._elsewhere_from_s = max(self._elsewhere_from_s, earliest_s) + _ELSEWHERE_EVERY_S
+
+    def confirmed(self, partition: int, offset: int, event: Waiting) -> None:
+        """Note the offset of a sent event; events of a partition in their order."""
+        self._unconfirmed[partition] -= 1
+        if self.is_ours(partition) and offset > self._folded.get(partition, -1):
+            self._confirmed.setdefault(partition, deque()).append((offset, event))
+
+    def is_ours(self, partition: int) -> bool:
+        """Return whether this worker folds the cells of a partition."""
+        return partition in self._folded or self._folds_here(partition)
+
+    def folded(self, partition: int, offset: int, fold_s: float) -> Waiting | None:
+        """Note that a cell has folded an event, and the duration.
+
+        Returns:
+            The event, if its confirmation arrived before; None otherwise.
+        """
+        self._folded[partition] = offset
+        self._fold_s += _FOLD_WEIGHT * (fold_s - self._fold_s)
+        waiting = self._confirmed.get(partition)
+        event = None
+        while waiting and waiting[0][0] <= offset:
+            event = waiting.popleft()
+        return event[1] if event is not None and event[0] == offset else None
+
+    def is_empty(self) -> bool:
+        """Return whether all events sent to this worker's own partitions are folded."""
+        return self._count_waiting() == 0
+
+    def forget(self) -> None:
+        """Forget confirmed events, as partitions are reassigned; unconfirmed ones will still be confirmed."""
+        self._confirmed.clear()
+        self._folded.clear()
+
+    def _count_waiting(self) -> int:
+        """Return the number of events sent to this worker's own partitions that are not folded yet."""
+        unconfirmed = sum(
+            count for partition, count in self._unconfirmed.items() if count and self.is_ours(partition)
+        )
+        return unconfirmed + sum(map(len, self._confirmed.values()))

@@ -1,17 +1,42 @@
-"""Compilation of a worker's kernels, which are interpreted until their machine code is loaded."""
+"""Compilation of kernels, which a worker interprets until their machine code is loaded.
+
+`python -P -m streams.worker.kernels KIND` compiles those of a policy to disk, for a worker that interprets
+them meanwhile.
+"""
 
 import asyncio
 import logging
 import subprocess
-from collections.abc import Callable, Collection
+import sys
+from collections.abc import Callable, Collection, Iterable
 from pkgutil import resolve_name
 
 from schemas.cells import CellConfigured, Zone
+from schemas.codec import Envelope
 from schemas.interpreters import python_command
 from schemas.kinds import KINDS
+from schemas.services import stay_in_background
 from solvers.compiled import NotKeptError, change_over, compiling, interpret, loading
 from solvers.kernel_cache import COMPILED_WITHIN_S, kernels_folder
-from streams.worker.warm_up import warm_up
+from streams.cell.cell import Cell, LedgerEvent
+from streams.installation import install_policies
+
+_TIME = "1970-01-01T00:00:00Z"
+
+
+def warm_up(kinds: Iterable[str] = KINDS) -> None:
+    """Fold the warm-up events of some kinds of policies."""
+    for story in dict.fromkeys(KINDS[kind].warm_up for kind in kinds):
+        if story is not None:
+            _fold(story)
+
+
+def _fold(story: str) -> None:
+    cells: dict[str, Cell] = {}
+    for offset, event in enumerate(resolve_name(story)()):
+        cell = cells.setdefault(event.cell, Cell(event.cell))
+        cell.handle(LedgerEvent(offset, Envelope(f"warm-up-{offset}", "/warm-up", _TIME, event)))
+
 
 _LOOK_EVERY_S = 0.5
 
@@ -96,7 +121,7 @@ def awaits_kernels(zone: Zone) -> bool:
 
 async def _compile(kind: str) -> None:
     """Compile the kernels of a policy to disk by another process, which ends with this one."""
-    command = python_command("-m", "streams.worker.warm_up", kind)
+    command = python_command("-m", "streams.worker.kernels", kind)
     compiler = await asyncio.create_subprocess_exec(*command, stdin=subprocess.PIPE)
     try:
         status = await asyncio.wait_for(compiler.wait(), COMPILED_WITHIN_S)
@@ -105,3 +130,9 @@ async def _compile(kind: str) -> None:
         status = await compiler.wait()
     if status:
         _log.warning("the process that compiles the kernels of policy %s ended with status %d", kind, status)
+
+
+if __name__ == "__main__":
+    stay_in_background()
+    install_policies()
+    warm_up(sys.argv[1:])

@@ -10,17 +10,14 @@ from schemas.cells import CellConfigured
 from schemas.topics import FLEET, topic_name
 from streams.kafka.records import ReadRecord
 from streams.worker.adoption import Adoption
-from streams.worker.cell_processor import CellProcessor
 from streams.worker.cells import Cells, ReadyFor
 from streams.worker.flow import Clients, Clocks, Flow, Limits
 from streams.worker.intake import Intake
-from streams.worker.intake_processor import IntakeProcessor
 from streams.worker.node_watch import NodeWatch
-from streams.worker.outbox import Outbox
-from streams.worker.publication import Publication
+from streams.worker.processors import CellProcessor, IntakeProcessor
+from streams.worker.publication import Outbox, Publication
 from streams.worker.settings import WorkerSettings
-from streams.worker.snapshots import Snapshots
-from streams.worker.suspension import Suspension
+from streams.worker.snapshots import Snapshots, Suspension
 
 _WATCH_EVERY_S = 0.5
 _LOOK_AGAIN_S = 0.02
@@ -83,7 +80,6 @@ class Pipeline:
         ]
 
     async def read_inputs(self, records: AsyncIterable[ReadRecord]) -> None:
-        """Process the records of the input topics."""
         await self._intake.run(records)
 
     async def read_ledger(self, records: AsyncIterable[ReadRecord]) -> None:

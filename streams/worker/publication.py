@@ -1,24 +1,43 @@
-"""Records by which a decision is published: the log, commands, and compacted views."""
+"""Records by which decisions are published: the log, commands and compacted views; and their sending."""
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from schemas.base import View
+from schemas.cells import Zone
 from schemas.codec import Decision
 from schemas.commands import NodeCommand
 from schemas.decisions import (
+    EventFaulted,
     JobCompleted,
     JobOutcome,
     JobRefunded,
     JobRejected,
     JobWithdrawn,
+    NodeMoved,
+    ZoneAccepted,
 )
 from schemas.questions import SolvePosed, encode_posed
 from schemas.solves import SolveRequested
-from schemas.topics import COMMANDS, DECISIONS, JOBS_STATE, SOLVES_REQUESTED, topic_name
-from schemas.views import JobState
-from streams.kafka.records import SentRecord
+from schemas.text import plain
+from schemas.topics import (
+    COMMANDS,
+    DECISIONS,
+    JOBS_STATE,
+    LEDGER,
+    SOLVES_REQUESTED,
+    ZONES_STATE,
+    dead_letter_name,
+    topic_name,
+)
+from schemas.views import JobState, ZoneState
+from streams.cell.cell import Cell
+from streams.kafka.publisher import Confirmation, Publisher
+from streams.kafka.records import ReadRecord, SentRecord
+from streams.worker.intake import dead_letter
 
 
 @dataclass(frozen=True)
@@ -89,3 +108,133 @@ def job_state(decision: Decision) -> JobState | None:
         payment_micros=outcome.owed_micros,
         **further,
     )
+
+
+_Sent = tuple[Zone, tuple[str, ...]]
+
+
+class ZoneStates:
+    """Makes a record of each zone that has changed since its last record; of all zones of a new cell."""
+
+    def __init__(self, topic_prefix: str) -> None:
+        self._topic = topic_name(topic_prefix, ZONES_STATE)
+        self._sent: dict[str, dict[str, _Sent]] = {}
+        """Contents of the last records, by cell and zone."""
+
+    def records(self, cell: Cell, decisions: Collection[Decision]) -> Iterator[SentRecord]:
+        """Yield the records of a cell after some decisions."""
+        pool = cell.nodes
+        if pool is None:
+            return
+        is_known = cell.name in self._sent
+        if is_known and not any(isinstance(each.outcome, NodeMoved | ZoneAccepted) for each in decisions):
+            return
+        sent = self._sent.setdefault(cell.name, {})
+        moved = pool.layout.lent.keys() - pool.loans.keys()
+        for zone in pool.layout.owned.zones:
+            elsewhere = tuple(node.id for node in zone.nodes if node.id in moved) if moved else ()
+            if sent.get(zone.id) == (zone, elsewhere):
+                continue
+            sent[zone.id] = zone, elsewhere
+            state = ZoneState(cell=cell.name, zone=zone, elsewhere=elsewhere)
+            yield SentRecord(
+                self._topic,
+                f"{cell.name}/{zone.id}".encode(),
+                state.model_dump_json().encode(),
+                [("content-type", b"application/json")],
+            )
+
+    def forget(self) -> None:
+        """Forget all records: partitions are reassigned, and records of a new cell are sent again."""
+        self._sent.clear()
+
+
+METRIC = "events_faulted"
+
+_log = logging.getLogger(__name__)
+
+
+class FaultLog:
+    """Logs the first fault of each kind with its traceback, and then only the tenth, the hundredth and so on,
+    as a flood of such events must not fill the disk. All are counted."""
+
+    def __init__(self, count: Callable[[str], None] = lambda _: None) -> None:
+        """Begin without faults.
+
+        Args:
+            count: called with `METRIC` for each fault.
+        """
+        self._count = count
+        self._seen: Counter[tuple[str, str | None, str, str]] = Counter()
+        """Number of faults, by cell, zone, place and exception."""
+
+    def log_fault(self, cell: Cell, decisions: Iterable[Decision]) -> None:
+        """Log the fault among the decisions on an event, if any."""
+        for decision in decisions:
+            if isinstance(fault := decision.outcome, EventFaulted):
+                self._count(METRIC)
+                self._log(cell, decision.id, fault)
+
+    def _log(self, cell: Cell, id: str, fault: EventFaulted) -> None:
+        kind = cell.name, fault.zone, fault.place, fault.exception
+        self._seen[kind] += 1
+        number = self._seen[kind]
+        if not _is_power_of_ten(number):
+            return
+        _log.error(
+            "faulted cell=%s decision=%s event=%s type=%s exception=%s zone=%s place=%s so_far=%d%s",
+            cell.name,
+            id,
+            plain(fault.event_id),
+            fault.event_type,
+            fault.exception,
+            fault.zone,
+            fault.place,
+            number,
+            f"\n{cell.last_fault}" if number == 1 else "",
+        )
+
+
+def _is_power_of_ten(number: int) -> bool:
+    return str(number).strip("0") == "1"
+
+
+class Outbox:
+    """Sends the records of decisions, and collects their confirmations."""
+
+    def __init__(
+        self, publisher: Publisher, publication: Publication, count: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """Begin without confirmations. `count` is called with a metric's name at each occurrence."""
+        self._publisher = publisher
+        self._publication = publication
+        self._dead_letters = dead_letter_name(topic_name(publication.topic_prefix, LEDGER))
+        self._zone_states = ZoneStates(publication.topic_prefix)
+        self._fault_log = FaultLog(count)
+        self._confirmations: list[Confirmation] = []
+
+    async def publish(self, cell: Cell | None, decisions: Collection[Decision]) -> None:
+        """Send the decisions of a cell on one event."""
+        for decision in decisions:
+            for sent in self._publication.records(decision):
+                await self._send(sent)
+        if cell is not None:
+            self._fault_log.log_fault(cell, decisions)
+            for sent in self._zone_states.records(cell, decisions):
+                await self._send(sent)
+
+    async def refuse(self, record: ReadRecord, reason: str) -> None:
+        await self._send(dead_letter(record, self._dead_letters, reason))
+
+    def take_confirmations(self) -> list[Confirmation]:
+        """Return the confirmations of the records sent since the last call."""
+        taken, self._confirmations = self._confirmations, []
+        return taken
+
+    def release(self) -> None:
+        """Forget confirmations: partitions are reassigned, and unsecured decisions are published again."""
+        self._zone_states.forget()
+        self._confirmations = []
+
+    async def _send(self, record: SentRecord) -> None:
+        self._confirmations.append(await self._publisher.send(record))

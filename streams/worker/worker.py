@@ -19,7 +19,8 @@ from streams.cell.rules import RULES, RuleBook, RulesError
 from streams.kafka.administration import Administration
 from streams.kafka.faults import BrokerError, UnansweredError
 from streams.worker.cells_file import CellsFileError, load_cells
-from streams.worker.faust.app import CellsApp, correct_clients
+from streams.worker.faust.app import CellsApp
+from streams.worker.faust.corrections import correct_clients
 from streams.worker.garbage import tune_gc
 from streams.worker.settings import LARGEST_RECORD_BYTES, WorkerSettings
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from infra.deployment import deployment as deployment_module
-from infra.deployment.deployment import Deployment, Layout
+from infra.deployment.deployment import Deployment, DeploymentSpec
 from infra.deployment.folders import Folders
 from infra.deployment.service import Service, command
 from infra.errors import CommandError
@@ -43,7 +43,9 @@ def said() -> list[str]:
 def running(tmp_path: Path, said: list[str]) -> Iterator[Services]:
     folders = Folders(tmp_path)
     folders.create()
-    services = Services(Layout(tmp_path / "cells.yaml", folders, Target("nowhere:1", "p")), said.append)
+    services = Services(
+        DeploymentSpec(tmp_path / "cells.yaml", folders, Target("nowhere:1", "p")), said.append
+    )
     yield services
     for service in services.services:
         service.stop()

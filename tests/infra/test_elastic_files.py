@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.files.entries import EntriesFileError
-from infra.files.events import read_jobs, read_quote_requests
+from infra.event_files import EntriesFileError, read_jobs, read_quote_requests
 from infra.views.words import describe
 from schemas.decisions import JobQuoted
 from schemas.elastic.workload import ElasticTerms, ElasticWorkload

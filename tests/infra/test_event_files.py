@@ -4,9 +4,8 @@ import sys
 
 import pytest
 
-from infra.files import entries
-from infra.files.entries import EntriesFileError
-from infra.files.events import read_jobs, read_quote_requests
+from infra import event_files
+from infra.event_files import EntriesFileError, read_jobs, read_quote_requests
 from tests.support.cells import bid
 
 NOW_S = 1_000.0
@@ -198,10 +197,10 @@ def test_a_byte_order_mark_and_any_character_of_json_are_read(tmp_path):
 def test_files_are_bounded(tmp_path, monkeypatch):
     path = tmp_path / "bids.jsonl"
     path.write_text(f"{bid().model_dump_json()}\n" * 3)
-    monkeypatch.setattr(entries, "MAX_ENTRIES", 2)
+    monkeypatch.setattr(event_files, "MAX_ENTRIES", 2)
     with pytest.raises(EntriesFileError, match="more than 2 entries"):
         read_jobs(str(path), NOW_S)
-    monkeypatch.setattr(entries, "MAX_FILE_BYTES", 100)
+    monkeypatch.setattr(event_files, "MAX_FILE_BYTES", 100)
     with pytest.raises(EntriesFileError, match="larger than 100 bytes"):
         read_jobs(str(path), NOW_S)
 

@@ -14,7 +14,7 @@ from schemas.lora import Dataset
 from schemas.services import PlainFormatter
 from schemas.text import plain
 from streams.kafka.records import ReadRecord
-from streams.worker.dead_letters import dead_letter
+from streams.worker.intake import dead_letter
 from tests.support.cells import Bench, bid, failed, online, tick
 from tests.support.hostile import HOSTILE
 

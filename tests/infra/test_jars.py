@@ -6,9 +6,16 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from infra.kafka.distribution import kafka_version
-from infra.kafka.jars import PINS, DownloadError, Jar, check_jars, pinned_jars
-from infra.kafka.maven import POM, mirror_of_central
+from infra.kafka.jars import (
+    PINS,
+    POM,
+    DownloadError,
+    Jar,
+    check_jars,
+    kafka_version,
+    mirror_of_central,
+    pinned_jars,
+)
 from infra.kafka.settings import BrokerSettings
 from streams.kafka.faults import BrokerError
 

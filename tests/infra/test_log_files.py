@@ -3,7 +3,7 @@
 import pytest
 
 from infra.commands.log_files import LogFiles
-from infra.commands.replay import DECISIONS_FILE, LEDGER_FILE
+from streams.replay.files import DECISIONS_FILE, LEDGER_FILE
 
 
 def test_a_log_that_is_not_finished_leaves_the_one_before_as_it_was(tmp_path):

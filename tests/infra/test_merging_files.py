@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from infra.cli import run
-from infra.files.entries import EntriesFileError
-from infra.files.events import read_jobs
+from infra.event_files import EntriesFileError, read_jobs
 from schemas.merging.workload import MergingTerms, TuningWorkload
 
 PAGE = (Path(__file__).parents[2] / "docs" / "merging.md").read_text(encoding="utf-8")

@@ -8,8 +8,7 @@ import pytest
 
 from infra.cli import run
 from infra.commands.options import CELLS_DIRECTORY
-from infra.files.entries import EntriesFileError
-from infra.files.events import read_timed_events
+from infra.event_files import EntriesFileError, read_timed_events
 from schemas.auction.bids import VendorLeft, VendorQuoted
 from schemas.changes import NodeRegistered, NodeRetired
 from schemas.jobs import JobQuoteRequested, JobWithdrawalRequested

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.files.entries import EntriesFileError
-from infra.files.events import read_vendor_quotes
+from infra.event_files import EntriesFileError, read_vendor_quotes
 from schemas.auction.bids import VendorLeft, VendorQuoted
 
 GOOD = """\

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from infra.commands.withdrawing import cell_of, print_answer
+from infra.commands.asking import cell_of_job, print_withdrawal
 from infra.errors import CommandError
 from infra.log.answers import Awaited
 from schemas.codec import Decision
@@ -24,9 +24,9 @@ def state(cell: str = "c", user: str = "u", stands: JobStateName = "admitted") -
 
 
 def test_the_one_job_of_the_user_that_is_not_over_is_meant() -> None:
-    assert cell_of([state()], "j", "u") == "c"
+    assert cell_of_job([state()], "j", "u") == "c"
     others = [state(cell="e", user="v"), state(cell="d", stands="completed")]
-    assert cell_of([*others, state()], "j", "u") == "c"
+    assert cell_of_job([*others, state()], "j", "u") == "c"
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_a_job_that_is_not_there_or_not_the_only_one_is_refused(
     states: list[JobState], user: str, fault: str
 ) -> None:
     with pytest.raises(CommandError, match=fault):
-        cell_of(states, "j", user)
+        cell_of_job(states, "j", user)
 
 
 def answers(bench: Bench, request: JobWithdrawalRequested, since: int) -> list[Decision]:
@@ -58,9 +58,9 @@ def test_a_job_that_has_not_started_is_withdrawn_at_once(capsys: pytest.CaptureF
     before = len(bench.decisions)
     bench.send(withdraw())
     (answer,) = answers(bench, withdraw(), before)
-    print_answer("j", answer, False)
+    print_withdrawal("j", answer, False)
     assert capsys.readouterr().out == "j withdrawn: 2.0000 returned, 0.0000 retained\n"
-    print_answer("j", answer, True)
+    print_withdrawal("j", answer, True)
     assert json.loads(capsys.readouterr().out) == {
         "job_id": "j",
         "decision_id": answer.id,
@@ -84,7 +84,7 @@ def test_a_withdrawal_that_changes_nothing_is_a_fault(asked: JobWithdrawalReques
     bench.send(asked)
     (answer,) = answers(bench, asked, before)
     with pytest.raises(CommandError, match=fault):
-        print_answer(asked.job_id, answer, False)
+        print_withdrawal(asked.job_id, answer, False)
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_a_job_that_is_done_before_the_withdrawal_is_read_is_not_withdrawn(
     bench.send(elastic.finished(order))
     (answer,) = answers(bench, elastic.withdraw("j"), before)
     with pytest.raises(CommandError, match=r"j: over before it was withdrawn: completed"):
-        print_answer("j", answer, False)
+        print_withdrawal("j", answer, False)
 
 
 def test_a_bid_is_still_answered_by_what_admits_it_and_by_nothing_after() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.kafka.properties import reserve_port
+from infra.kafka.storage import reserve_port
 from tests.integration.deployment import DEMO_CELLS, Up
 
 

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 import yaml
 
-from infra.demo.datasets import write_datasets
-from infra.deployment.deployment import Deployment, Layout
+from infra.demo.data import write_datasets
+from infra.deployment.deployment import Deployment, DeploymentSpec
 from infra.deployment.folders import Folders
 from infra.kafka.local import LocalKafka
 from infra.log.publisher import EventPublisher
@@ -179,7 +179,7 @@ def house(root: Path) -> Iterator[House]:
     over = threading.Event()
     with LocalKafka(root / "broker") as broker:
         target = Target(KafkaConnection(bootstrap_servers=broker.bootstrap_servers), "millrace")
-        deployment = Deployment(Layout(cells_file, folders, target), lambda _line: None)
+        deployment = Deployment(DeploymentSpec(cells_file, folders, target), lambda _line: None)
 
         def supervise() -> None:
             while not over.wait(0.5):

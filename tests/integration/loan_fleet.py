@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from executors.lora.default_base import default_base_directory
-from infra.demo.datasets import write_datasets
+from infra.demo.data import write_datasets
 from infra.demo.loans import FAST_LENDER
 from infra.deployment.folders import Folders
 from infra.log.publisher import EventPublisher

@@ -15,8 +15,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from infra.broker import BrokerError, BrokerSettings, LocalKafka, broker
-from infra.kafka.distribution import kafka_jars
 from infra.kafka.docker import docker_answers, docker_kafka
+from infra.kafka.jars import kafka_jars
 from infra.topics import describe_topics, ensure_topics
 from schemas.kafka_connection import KafkaConnection
 from schemas.topics import TopicSpec

@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from infra.cli import run
-from infra.deployment.deployment import Deployment, Layout
+from infra.deployment.deployment import Deployment, DeploymentSpec
 from infra.deployment.folders import Folders
 from infra.log.target import Target
 from schemas.kafka_connection import KafkaConnection
@@ -25,7 +25,7 @@ def deployment(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """A worker and a clock for the demo's cell, under a prefix of their own."""
     folders = Folders(tmp_path_factory.mktemp("deployment"))
     folders.create()
-    layout = Layout(
+    layout = DeploymentSpec(
         DEMO_CELLS, folders, Target(KafkaConnection(bootstrap_servers=kafka), "test-cli"), run_executors=False
     )
     running = Deployment(layout, say=lambda line: None)

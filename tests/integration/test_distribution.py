@@ -18,8 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.kafka.distribution import kafka_jars, kafka_version
-from infra.kafka.jars import check_jars, pinned_jars
+from infra.kafka.jars import check_jars, kafka_jars, kafka_version, pinned_jars
 from infra.kafka.settings import BrokerSettings
 from streams.kafka.faults import BrokerError
 from tests.support.small_disk import small_disk
@@ -29,7 +28,7 @@ JARS = pinned_jars()
 ONE = JARS[-1]
 
 FETCH = """
-from infra.kafka.distribution import kafka_jars
+from infra.kafka.jars import kafka_jars
 from infra.kafka.settings import BrokerSettings
 print(kafka_jars(BrokerSettings()), flush=True)
 """

@@ -13,7 +13,7 @@ import pytest
 
 from executors.lora.default_base import default_base_directory
 from infra.demo.experts import serving_workload, training_workload, write_texts
-from infra.demo.models import MODEL
+from infra.demo.stage import MODEL
 from infra.deployment.folders import Folders
 from schemas.decisions import JobRefunded
 from schemas.experts.commands import ExpertsPlaced, RanksAssigned

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.deployment.configuring import configure_cells
+from infra.deployment.cells import configure_cells
 from infra.errors import CommandError
 from infra.log.target import Target
 from streams.worker.cells_file import CellsFile

@@ -17,11 +17,11 @@ import pytest
 
 from executors.lora.default_base import default_base_directory
 from infra.demo.cell import CELL_FILE
-from infra.demo.datasets import write_datasets
+from infra.demo.data import write_datasets
 from infra.demo.experts import serving_workload, training_workload, write_texts
 from infra.demo.loans import FAST_LENDER
 from infra.demo.merging import tuning_workload, write_tasks
-from infra.demo.models import MODEL
+from infra.demo.stage import MODEL
 from infra.deployment.folders import Folders
 from infra.log.publisher import PublishError
 from schemas.auction.bids import BidTerms

@@ -16,7 +16,7 @@ import yaml
 
 from infra.broker import LocalKafka
 from infra.deployment.deployment import Deployment as LocalDeployment
-from infra.deployment.deployment import Layout
+from infra.deployment.deployment import DeploymentSpec
 from infra.deployment.folders import Folders
 from infra.log.publisher import EventPublisher, PublishError
 from infra.log.target import Target
@@ -312,7 +312,7 @@ def test_a_deployment_of_a_zone_that_lends_has_a_lender(kafka, topic_prefix, tmp
     folders = Folders(tmp_path / "deployment")
     folders.create()
     said: list[str] = []
-    layout = Layout(
+    layout = DeploymentSpec(
         file, folders, Target(KafkaConnection(bootstrap_servers=kafka), topic_prefix), run_executors=False
     )
     with LocalDeployment(layout, said.append).running():

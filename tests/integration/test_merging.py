@@ -11,7 +11,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from executors.lora.default_base import default_base_directory
-from infra.demo.library import pieces, write_task
+from infra.demo.data import pieces, write_task
 from infra.demo.merging import tuning_workload, write_tasks
 from infra.deployment.folders import Folders
 from schemas.fleet import RunStarted

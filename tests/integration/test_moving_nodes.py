@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.demo.datasets import write_datasets
+from infra.demo.data import write_datasets
 from infra.deployment.cells import present_cells
-from infra.deployment.deployment import Deployment, Layout
+from infra.deployment.deployment import Deployment, DeploymentSpec
 from infra.deployment.executors import served_nodes
 from infra.deployment.folders import Folders
 from infra.kafka.local import LocalKafka
@@ -70,7 +70,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     list(write_datasets(folders.datasets, seed=1))
     with LocalKafka(root / "broker") as broker:
         target = Target(KafkaConnection(bootstrap_servers=broker.bootstrap_servers), "millrace")
-        deployment = Deployment(Layout(root / "cells.yaml", folders, target), lambda _line: None)
+        deployment = Deployment(DeploymentSpec(root / "cells.yaml", folders, target), lambda _line: None)
         with deployment.running():
 
             def run() -> bool:

@@ -13,7 +13,7 @@ import yaml
 from infra.broker import LocalKafka
 from infra.cli import run
 from infra.deployment.deployment import Deployment as LocalDeployment
-from infra.deployment.deployment import Layout
+from infra.deployment.deployment import DeploymentSpec
 from infra.deployment.folders import Folders
 from infra.log.target import Target
 from schemas.auction.settings import TitanPolicy
@@ -341,7 +341,7 @@ def test_a_deployment_of_a_titan_zone_has_a_solver(
     folders = Folders(tmp_path / "deployment")
     folders.create()
     said: list[str] = []
-    layout = Layout(
+    layout = DeploymentSpec(
         file, folders, Target(KafkaConnection(bootstrap_servers=kafka), topic_prefix), run_executors=False
     )
     with LocalDeployment(layout, said.append).running():

@@ -28,7 +28,7 @@ from schemas.registry import TOPIC_BY_EVENT
 from schemas.topics import CLOCK, COMMANDS, DECISIONS, INFERENCE, JOBS, LEDGER, SNAPSHOTS, topic_name, topics
 from streams.kafka.configuration import group_member
 from streams.kafka.reader import KafkaReader
-from streams.worker.partition import Coverage
+from streams.worker.cells import Coverage
 from tests.integration.deployment import Deployment, until
 from tests.integration.test_lender import Inference, lending_cell
 from tests.integration.test_solver import admitted, ask, titan_cell

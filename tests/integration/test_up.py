@@ -7,8 +7,7 @@ import psutil
 import pytest
 
 from infra.cli import run
-from infra.demo.datasets import write_datasets
-from infra.demo.next_steps import write_next_steps
+from infra.demo.data import write_datasets, write_next_steps
 from infra.deployment.folders import Folders, running_address
 from schemas.clock import ClockTicked
 from schemas.codec import decode_event

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from infra.deployment.deployment import Deployment, Layout
+from infra.deployment.deployment import Deployment, DeploymentSpec
 from infra.deployment.folders import Folders
 from infra.log.publisher import EventPublisher
 from infra.log.target import Target
@@ -127,7 +127,7 @@ def watched(
 ) -> Iterator[Watched]:
     """A deployment on a broker that others may use, with so many executors, all of which are online."""
     target = Target(KafkaConnection(bootstrap_servers=bootstrap_servers), f"watched-{uuid.uuid4().hex[:12]}")
-    deployment = Deployment(Layout(cells, folders, target, settings=settings), print, shared_forks())
+    deployment = Deployment(DeploymentSpec(cells, folders, target, settings=settings), print, shared_forks())
     with deployment.running():
         fleet = kind(deployment)
         fleet.begin()

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from infra.files.entries import EntriesFileError
-from infra.files.events import read_jobs
+from infra.event_files import EntriesFileError, read_jobs
 from infra.simulation.measures import measures_of
 from infra.simulation.simulator import SimulatedRun, Simulation
 from infra.views.board import Board

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from jsonschema import Draft202012Validator
 
-from infra.documents import main
+from infra.commands.documents import main
 from schemas.codec import Decision
 from schemas.documents import SPEC, check, json_schemas, release, write
 from schemas.questions import SolvePosed
@@ -97,7 +97,7 @@ def test_the_attribute_docstrings_are_the_descriptions() -> None:
 
 @pytest.mark.parametrize("hash_seed", ["0", "1"])
 def test_the_documents_do_not_depend_on_the_order_of_sets(hash_seed: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "infra.documents", "--directory", str(tmp_path), "write"]
+    command = [sys.executable, "-m", "infra.commands.documents", "--directory", str(tmp_path), "write"]
     subprocess.run(command, check=True, env={**os.environ, "PYTHONHASHSEED": hash_seed})
     names = {path.name for path in SPEC.glob("*.*")}
     assert len(names) > 20

@@ -10,7 +10,7 @@ from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.protocol.metadata import MetadataRequest
 
-from streams.worker.faust import broken_connections
+from streams.worker.faust import corrections
 
 Send = Callable[..., Any]
 
@@ -42,17 +42,17 @@ def send_after_the_transport_closed(send: Send) -> list[str]:
 
 
 def test_writing_to_a_broken_connection_is_an_error_that_aiokafka_knows() -> None:
-    assert send_after_the_transport_closed(broken_connections.send) == ["KafkaConnectionError", "closed"]
+    assert send_after_the_transport_closed(corrections.send) == ["KafkaConnectionError", "closed"]
 
 
 def test_without_it_the_error_is_another_one_and_the_connection_stays() -> None:
     # If this fails, aiokafka or uvloop has mended it, and the module can go.
-    assert send_after_the_transport_closed(broken_connections._send) == ["RuntimeError", "open"]
+    assert send_after_the_transport_closed(corrections._send) == ["RuntimeError", "open"]
 
 
 def test_a_connection_that_is_known_to_be_closed_is_refused_as_ever() -> None:
     async def run() -> None:
-        broken_connections.send(AIOKafkaConnection("127.0.0.1", 9), MetadataRequest([]))
+        corrections.send(AIOKafkaConnection("127.0.0.1", 9), MetadataRequest([]))
 
     with pytest.raises(KafkaConnectionError, match="No connection"):
         asyncio.run(run())

@@ -11,15 +11,12 @@ import pytest
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
 from streams.kafka.records import ReadRecord, SentRecord
-from streams.worker.cell_processor import CellProcessor
-from streams.worker.cells import Cells
+from streams.worker.cells import Cells, Coverage
 from streams.worker.flow import Clients, Clocks, Flow, Limits
 from streams.worker.intake import Intake
-from streams.worker.outbox import Outbox
-from streams.worker.partition import Coverage
-from streams.worker.publication import Publication
-from streams.worker.snapshots import Snapshots
-from streams.worker.suspension import Suspension
+from streams.worker.processors import CellProcessor
+from streams.worker.publication import Outbox, Publication
+from streams.worker.snapshots import Snapshots, Suspension
 from tests.streams import events
 
 CHANGELOG = "t.snapshots"

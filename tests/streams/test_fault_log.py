@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from streams.policies.auction.zone import AuctionZone
-from streams.worker.fault_log import METRIC, FaultLog
+from streams.worker.publication import METRIC, FaultLog
 from tests.support.cells import Bench, bid, tick
 
 

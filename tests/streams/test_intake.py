@@ -16,8 +16,7 @@ from schemas.registry import EVENTS_BY_TOPIC, TOPIC_BY_EVENT, writer_of
 from streams.cell.ledger import read_ledger
 from streams.cell.rules import RuleBook
 from streams.kafka.records import ReadRecord, SentRecord
-from streams.worker.dead_letters import MAX_KEPT_VALUE_BYTES
-from streams.worker.intake import Accepted, Intake, IntakeTopic
+from streams.worker.intake import MAX_KEPT_VALUE_BYTES, Accepted, Intake, IntakeTopic
 from tests.streams import events
 from tests.streams.mutations import mutate
 from tests.support.examples import examples

@@ -1,7 +1,6 @@
 """The ledger is kept short: no more is sent than is folded soon."""
 
-from streams.worker.intake_queue import Waiting
-from streams.worker.ledger_backlog import LedgerBacklog
+from streams.worker.intake_queue import LedgerBacklog, Waiting
 
 HERE, ELSEWHERE = 0, 1
 EVENT = Waiting("c", "jobs/ada", 0.0, 0.0)

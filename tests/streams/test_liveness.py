@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.worker.liveness import GRACE_S, LONGEST_STEP_S, LivenessMonitor
+from streams.worker.node_watch import GRACE_S, LONGEST_STEP_S, LivenessMonitor
 
 TIMEOUT_S = 10.0
 STEP_S = 0.25

@@ -8,7 +8,7 @@ import pytest
 from schemas.codec import InvalidRecordError
 from streams.cell.rules import MissingRulesError
 from streams.kafka.records import ReadRecord
-from streams.worker.partition import BrokenInvariantError, Coverage, LedgerGapError, LedgerPartition
+from streams.worker.cells import BrokenInvariantError, Coverage, LedgerGapError, LedgerPartition
 from tests.streams import events
 from tests.support.rules import SECOND, adoption
 

@@ -9,7 +9,7 @@ from schemas.asyncapi import asyncapi
 from schemas.documents import json_schemas
 from schemas.views import JobState
 from streams.kafka.records import ReadRecord
-from streams.worker.dead_letters import dead_letter
+from streams.worker.intake import dead_letter
 from streams.worker.publication import Publication
 from tests.support.cells import Bench, bid, failed, finished, online, tick, withdraw
 from tests.support.loans import lending_cell, offered, reclaimed, reported

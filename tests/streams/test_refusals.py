@@ -15,18 +15,16 @@ from schemas.experts.reports import ELEMENTS_PER_LAYER, MAX_ELEMENTS
 from schemas.experts.workload import MAX_EXPERTS
 from schemas.registry import EVENT_TYPES, EVENTS_BY_TOPIC, TOPIC_BY_EVENT
 from streams.kafka.records import ReadRecord
-from streams.worker import dead_letters
-from streams.worker.dead_letters import (
+from streams.worker import intake as intake_module
+from streams.worker.intake import (
     MAX_KEPT_HEADER_BYTES,
     MAX_KEPT_HEADERS_BYTES,
     MAX_REASON_LENGTH,
-    dead_letter,
-)
-from streams.worker.intake import (
     MAX_USUAL_VALUE_BYTES,
     Accepted,
     Intake,
     IntakeTopic,
+    dead_letter,
 )
 from streams.worker.intake_queue import Waiting
 from tests.schemas.samples import CONFIGURED, SUBMITTED
@@ -294,7 +292,7 @@ def test_a_dead_letter_escapes_no_more_than_it_may_keep(
         escaped_lengths.append(len(shown))
         return text.plain(shown)
 
-    monkeypatch.setattr(dead_letters, "plain", counted)
+    monkeypatch.setattr(intake_module, "plain", counted)
     refused = ReadRecord("t.jobs", 0, 0, 1, b"k", b"x", tuple(hostile))
 
     letter = dead_letter(refused, "t.jobs.dlt", "\x00" * 1_000_000)

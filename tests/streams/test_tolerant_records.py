@@ -6,9 +6,9 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
-from streams.worker.dead_letters import MAX_KEPT_HEADERS
-from streams.worker.faust import tolerant_records
-from streams.worker.faust.tolerant_records import memory_records
+from streams.worker.faust import corrections
+from streams.worker.faust.corrections import memory_records
+from streams.worker.intake import MAX_KEPT_HEADERS
 
 Headers = list[tuple[str, bytes]]
 
@@ -65,13 +65,13 @@ def test_of_a_record_with_very_many_headers_the_first_are_read_and_the_others_co
 ) -> None:
     crowded = (b"v", [("q", b"1")] * 500_000)
     data = batch(ORDINARY, crowded, ORDINARY).replace(b"\x02q\x021", b"\x02" + name + b"\x021")
-    numbers, decode_varint = [0], tolerant_records.decode_varint
+    numbers, decode_varint = [0], corrections.decode_varint
 
     def counted(*arguments: Any) -> Any:
         numbers[0] += 1
         return decode_varint(*arguments)
 
-    monkeypatch.setattr(tolerant_records, "decode_varint", counted)
+    monkeypatch.setattr(corrections, "decode_varint", counted)
 
     before, record, after = read(data)
 

@@ -17,7 +17,7 @@ these."""
 
 @pytest.fixture(scope="module")
 def found():
-    return after_warm_up("streams.worker.warm_up", *SERVED)
+    return after_warm_up("streams.worker.kernels", *SERVED)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from schemas.codec import decode_event_line
 from solvers.compiled import Kernel, change_over, compiling, interpret
 from streams.cell.cell import Cell, LedgerEvent
-from streams.worker.warm_up import warm_up
+from streams.worker.kernels import warm_up
 from tests.streams.elastic.test_histories import History as ElasticHistory
 from tests.streams.experts.test_histories import KNOWN, PATIENCES_S
 from tests.streams.experts.test_histories import History as ExpertsHistory

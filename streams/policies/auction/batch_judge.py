@@ -33,7 +33,7 @@ from streams.policies.auction.batch import (
     unpacked,
 )
 from streams.policies.auction.job import ZONE_BYTES, planned_bytes
-from streams.policies.auction.judge import Bid, Verdicts, losing_reason
+from streams.policies.auction.judge import Bid, Judge, Verdicts, losing_reason
 from streams.policies.auction.offers import certificate_evidence
 from streams.policies.ignored import unknown_solve
 from streams.policies.policy import ZoneContext
@@ -45,8 +45,8 @@ _Fault = tuple[RejectionReason, Facts]
 """Reason and facts of a solver's plan that is not applied."""
 
 
-class BatchJudge:
-    """Judge that decides about the bids of a slot together, see `Judge`."""
+class BatchJudge(Judge):
+    """Judge that decides about the bids of a slot together."""
 
     quote_facts: Mapping[str, Fact] = MappingProxyType({"case": "decided_together"})
 
@@ -58,14 +58,11 @@ class BatchJudge:
         calendar: Calendar,
         verdicts: Verdicts,
     ) -> None:
+        super().__init__(context, auctioneer, verdicts)
         self._zone = context.zone
         self._policy = policy
-        self._auctioneer = auctioneer
         self._market = auctioneer.market
         self._calendar = calendar
-        self._verdicts = verdicts
-        self._live = context.live
-        self._outcomes = context.outcomes
         self._waiting: dict[str, WaitingBid] = {}
         """Bids since the last request, by job."""
         self._asked: dict[str, dict[str, WaitingBid]] = {}
@@ -82,9 +79,7 @@ class BatchJudge:
         counted = self._auctioneer.count_bid(bid.bid_micros, request, appraisal)
         option = drawn_vendor(request, slots_for(request, self._market))
         if option is None:
-            self._outcomes.add(
-                self._verdicts.rejected(bid, *losing_reason(appraisal, bid.bid_micros), appraisal)
-            )
+            self._lose(bid, appraisal)
             return
         waiting_bytes = bid.job.state_bytes + ZONE_BYTES
         full = self._live.refuse_waiting(bid.job.user, waiting_bytes) or self._live.refuse_job(ZONE_BYTES)
@@ -236,10 +231,7 @@ class BatchJudge:
             request = self._present(bid)
             if not in_time(request, slots_for(request, self._market)):
                 self._forget(bids, bid)
-                appraisal = self._auctioneer.appraise(request)
-                self._outcomes.add(
-                    self._verdicts.rejected(bid.bid, *losing_reason(appraisal, bid.bid.bid_micros), appraisal)
-                )
+                self._lose(bid.bid, self._auctioneer.appraise(request))
 
     def _present(self, bid: WaitingBid) -> Request:
         """Return a bid's request for the remaining slots: its vendor begins at its admission."""

@@ -101,7 +101,6 @@ class PlannedJob:
 
     @property
     def job_id(self) -> str:
-        """Id of the job."""
         return self.job.job_id
 
     def describe(self, nodes: Sequence[str], present_slot: int) -> dict[str, Any]:
@@ -172,12 +171,10 @@ class PlannedJob:
         self._packed = None
 
     def order_run(self, slot: int) -> None:
-        """Note the order of a slot's run."""
         self.runs[slot] = None
         self._packed = None
 
     def end_run(self, slot: int) -> None:
-        """Note the end of a slot's run."""
         self.runs.pop(slot, None)
         self._packed = None
 
@@ -199,7 +196,6 @@ class PlannedJob:
         self._packed = None
 
     def report(self, slot: int, samples_done: int, complete: bool) -> None:
-        """Note the progress of a slot's run."""
         self.job.samples_done = self._unfinished(samples_done)
         if complete:
             self.reported_slot = max(self.reported_slot, slot)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Self
 
 from schemas.auction.bids import Task, bid_micros_of
 from schemas.auction.evidence import AuctionEvidence, Offer
@@ -40,7 +40,6 @@ class Bid:
 
     @classmethod
     def of(cls, job: Job) -> Self:
-        """Return the bid of a job."""
         task = Task.of(job)
         return cls(job, task.workload, bid_micros_of(job), task.deadline_s)
 
@@ -106,7 +105,6 @@ class Verdicts:
         """Return the answer to a request for a quote.
 
         Args:
-            workload: workload of the request.
             found: appraisal by the auctioneer, or its error.
             remark: facts of a quote with a plan.
             full: refusal of the cell to keep a bid with that plan; None if it has room.
@@ -161,47 +159,12 @@ def losing_reason(appraisal: Appraisal, bid_micros: int) -> tuple[RejectionReaso
     }
 
 
-class Judge(Protocol):
-    """Decision maker for the bids of one zone."""
+class Judge:
+    """Decides about the bids of one zone, about each at its arrival: no bid waits, and there is no state. A
+    subclass may decide later."""
 
-    quote_facts: Mapping[str, Fact]
+    quote_facts: Mapping[str, Fact] = NO_FACTS
     """Facts of a quote with a plan: a `case` with its meaning here."""
-
-    def bid(self, bid: Bid, request: Request) -> None:
-        """Apply a bid for whose task a plan can be searched."""
-
-    def full(self, user: str, job_bytes: int, schedule: Schedule) -> Refusal:
-        """Return why the cell cannot keep a job of a user with a plan; None if it has room."""
-
-    def has(self, job_id: str) -> bool:
-        """Return whether a job waits for its verdict."""
-
-    def withdraw(self, job: Job) -> None:
-        """Withdraw a job that waits for its verdict."""
-
-    def on_clock(self, time_s: float) -> None:
-        """Apply a tick of the clock, after the market's window has moved."""
-
-    def on_solve(self, event: SolveFinished) -> None:
-        """Apply a solver's answer."""
-
-    def describe(self) -> dict[str, Any]:
-        """Describe the bids that wait here, as jobs, and the outstanding requests; see `ZonePolicy`."""
-
-    def take_over(self, before: Self) -> None:
-        """Take over from the zone's previous judge, which had other nodes or settings."""
-
-    def state(self) -> dict[str, Any]:
-        """Return the state, in types that msgpack writes."""
-
-    def restore(self, state: dict[str, Any], jobs: Mapping[str, Job]) -> None:
-        """Set the state of another judge of the same zone, with the live jobs by id."""
-
-
-class ImmediateJudge:
-    """Judge that decides about each bid at its arrival and has no state, see `Judge`."""
-
-    quote_facts = NO_FACTS
 
     def __init__(self, context: ZoneContext, auctioneer: Auctioneer, verdicts: Verdicts) -> None:
         self._auctioneer = auctioneer
@@ -210,6 +173,7 @@ class ImmediateJudge:
         self._outcomes = context.outcomes
 
     def bid(self, bid: Bid, request: Request) -> None:
+        """Apply a bid for whose task a plan can be searched."""
         appraisal = self._auctioneer.appraise(request)
         schedule, price = appraisal.schedule, appraisal.price
         if schedule is not None and price is not None and bid.bid_micros > price.micros:
@@ -221,35 +185,43 @@ class ImmediateJudge:
                 return
         award = self._auctioneer.decide(bid.bid_micros, request, appraisal)
         if award is None:
-            self._outcomes.add(
-                self._verdicts.rejected(bid, *losing_reason(appraisal, bid.bid_micros), appraisal)
-            )
+            self._lose(bid, appraisal)
         else:
             self._outcomes.add(self._verdicts.admitted(bid, request, appraisal, award))
 
     def full(self, user: str, job_bytes: int, schedule: Schedule) -> Refusal:  # noqa: ARG002
+        """Return why the cell cannot keep a job of a user with a plan; None if it has room."""
         return self._live.refuse_job(job_bytes + planned_bytes(schedule.placement))
 
     def has(self, job_id: str) -> bool:  # noqa: ARG002
+        """Return whether a job waits for its verdict."""
         return False
 
     def withdraw(self, job: Job) -> None:
+        """Withdraw a job that waits for its verdict."""
         raise AssertionError(f"job {job.job_id} does not wait: every bid is judged as it comes")
 
     def on_clock(self, time_s: float) -> None:
-        pass
+        """Apply a tick of the clock, after the market's window has moved."""
 
     def on_solve(self, event: SolveFinished) -> None:
         self._outcomes.add(unknown_solve(event))
 
     def describe(self) -> dict[str, Any]:
+        """Describe the bids that wait here, as jobs, and the outstanding requests; see `ZonePolicy`."""
         return {"jobs": {}, "solver_requests": []}
 
     def take_over(self, before: Self) -> None:
-        pass
+        """Take over from the zone's previous judge, which had other nodes or settings."""
 
     def state(self) -> dict[str, Any]:
+        """Return the state, in types that msgpack writes."""
         return {}
 
     def restore(self, state: dict[str, Any], jobs: Mapping[str, Job]) -> None:
-        """Do nothing: there is no state."""
+        """Set the state of another judge of the same zone, with the live jobs by id."""
+
+    def _lose(self, bid: Bid, appraisal: Appraisal) -> None:
+        """Reject a bid that loses against its appraisal."""
+        reason, facts = losing_reason(appraisal, bid.bid_micros)
+        self._outcomes.add(self._verdicts.rejected(bid, reason, facts, appraisal))

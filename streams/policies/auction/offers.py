@@ -38,7 +38,6 @@ def plan_of(schedule: Schedule, nodes: tuple[str, ...]) -> Plan:
 
 
 def price_of(price: Price) -> PriceParts:
-    """Return the parts of a price."""
     return PriceParts(
         vendor_micros=price.vendor_micros,
         operational_micros=price.operational_micros,
@@ -82,7 +81,6 @@ def offer_of(
 
 
 def basis_of(basis: PostedBasis | None) -> PriceBasis | None:
-    """A basis as a record."""
     if basis is None:
         return None
     return PriceBasis(

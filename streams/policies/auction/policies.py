@@ -29,7 +29,7 @@ from solvers.auction.posted.mechanism import Posted
 from solvers.auction.posted.prices import PostedPrices
 from solvers.compiled import Floats, Ints
 from streams.policies.auction.batch_judge import BatchJudge
-from streams.policies.auction.judge import ImmediateJudge, Judge, Verdicts
+from streams.policies.auction.judge import Judge, Verdicts
 from streams.policies.policy import ZoneContext
 
 
@@ -102,4 +102,4 @@ def judge_of(context: ZoneContext, auctioneer: Auctioneer, calendar: Calendar, v
     policy = context.zone.policy
     if isinstance(policy, TitanPolicy):
         return BatchJudge(context, policy, auctioneer, calendar, verdicts)
-    return ImmediateJudge(context, auctioneer, verdicts)
+    return Judge(context, auctioneer, verdicts)

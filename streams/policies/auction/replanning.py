@@ -79,7 +79,6 @@ class Replanner:
         return self._leaving
 
     def keep(self, row: int) -> None:
-        """Stop vacating a node."""
         self._leaving.discard(row)
 
     def replan_due(self) -> None:
@@ -119,11 +118,9 @@ class Replanner:
         self._leaving = {row_of[row] for row in before._leaving if row in row_of}
 
     def state(self) -> list[int]:
-        """Return the state, in types that msgpack writes."""
         return sorted(self._leaving)
 
     def restore(self, leaving: Iterable[int]) -> None:
-        """Set the state."""
         self._leaving = set(leaving)
 
     def _note_leaving(self) -> None:

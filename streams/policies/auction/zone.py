@@ -1,5 +1,6 @@
 """A zone under the auction, or a baseline of it."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -27,13 +28,11 @@ from streams.cell.jobs import Job
 from streams.cell.live_bytes import Refusal, job_bytes
 from streams.cell.nodes import NodeChange
 from streams.policies.auction.book import JobBook
-from streams.policies.auction.description import described
-from streams.policies.auction.invariants import broken_invariants
+from streams.policies.auction.invariants import broken_invariants, broken_promises
 from streams.policies.auction.job import slot_of_run
 from streams.policies.auction.judge import Bid, Verdicts
-from streams.policies.auction.offers import priced
+from streams.policies.auction.offers import basis_of, certificate_of, class_prices, priced
 from streams.policies.auction.policies import auctioneer_of, judge_of, market_of, opening_of
-from streams.policies.auction.promises import broken_promises
 from streams.policies.auction.replanning import Replanner
 from streams.policies.auction.runs import AuctionRuns
 from streams.policies.ignored import no_such_run
@@ -231,12 +230,34 @@ class AuctionZone:
         yield from broken_invariants(self.zone, self.auctioneer, self.book, self.judge, self._jobs)
 
     def describe(self) -> dict[str, Any]:
+        """Describe the zone. Prices are figures by class of nodes, as in `ZonePriced`."""
+        market, book, waiting = self.auctioneer.market, self.book, self.judge.describe()
+        planned = {id: job.describe(self.fleet.nodes, book.present_slot) for id, job in book.jobs.items()}
+        basis = basis_of(self.auctioneer.prices.basis)
         return {
-            **described(self.auctioneer, self.book, self.replanner, self.judge),
+            "slot": book.present_slot,
+            "horizon": {"first_slot": market.first_slot, "slots": market.horizon_slots},
+            **waiting,
+            "jobs": {**planned, **waiting["jobs"]},
+            "nodes": {node: self._described_node(row) for row, node in enumerate(self.fleet.nodes)},
+            "prices": [each.model_dump(mode="json") for each in class_prices(self.auctioneer)],
+            "price_basis": None if basis is None else basis.model_dump(mode="json"),
+            "certificate": certificate_of(self.auctioneer).model_dump(mode="json"),
             "vendor_quotes": {
                 vendor: quote.model_dump(mode="json", exclude={"cell", "vendor"})
                 for vendor, quote in self._quotes.items()
             },
+        }
+
+    def _described_node(self, row: int) -> dict[str, Any]:
+        """Describe a node; what is free is summed over the slots ahead."""
+        market = self.auctioneer.market
+        return {
+            "up": bool(market.node_up[row]),
+            "open": bool(market.node_open[row]),
+            "leaving": row in self.replanner.leaving_rows,
+            "free_samples": math.fsum(market.free_samples[:, row].tolist()),
+            "samples": float(market.capacity_samples[row]) * market.horizon_slots,
         }
 
     def state(self) -> dict[str, Any]:

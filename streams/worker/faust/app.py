@@ -17,7 +17,6 @@ from schemas.topics import CLOCK, FLEET, LEDGER, SNAPSHOTS, dead_letter_name, to
 from streams.cell.rules import RuleBook
 from streams.kafka.publisher import Publisher
 from streams.kafka.transactions import OpenTransactions
-from streams.worker.faust import broken_connections, contiguous_records, tolerant_records
 from streams.worker.faust.credentials import credentials
 from streams.worker.faust.transport import MOST_RECORDS_AT_ONCE, ExactConsumer, ExactTransport, PromptTables
 from streams.worker.flow import Clients, Consumer
@@ -33,13 +32,6 @@ _PATIENCE_S = 10.0
 beyond that. A request that a failing broker loses is sent again after it, not after Faust's 90 s."""
 
 _log = logging.getLogger(__name__)
-
-
-def correct_clients() -> None:
-    """Correct the aiokafka clients of this process. Call it before the first is created."""
-    broken_connections.install()
-    tolerant_records.install()
-    contiguous_records.install()
 
 
 class CellsApp:

@@ -322,8 +322,6 @@ class PromptTables(TableManager):
 
 
 class ExactTransport(Transport):
-    """Faust's transport with `ExactConsumer`."""
-
     Consumer: ClassVar[Any] = ExactConsumer
 
 

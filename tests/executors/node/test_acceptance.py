@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from executors.node.acceptance import Acceptance, AcceptedCommand
-from executors.node.commands import CommandRecord
+from executors.node.commands import Acceptance, AcceptedCommand, CommandRecord
 from executors.node.journal import Journal
 from schemas.codec import Decision
 from schemas.commands import Command

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from executors.node import acceptance
+from executors.node import commands
 from schemas.codec import Decision, DecisionRecord, decode_decision_record
 from schemas.commands import NodeCommand, RunDisowned
 from schemas.experts.commands import ExpertsPlaced, LayerPlacement, RankMember, RanksAssigned, RanksReleased
@@ -259,7 +259,7 @@ def test_each_command_is_parsed_once(elastic: Bench, monkeypatch: pytest.MonkeyP
         parsed.append(value)
         return decode_decision_record(value)
 
-    monkeypatch.setattr(acceptance, "decode_decision_record", count)
+    monkeypatch.setattr(commands, "decode_decision_record", count)
     elastic.tell(workers(1), elastic_nodes.released("n1", "j0", 1, "preempted", None), workers(2))
     elastic.tell(workers(3), full=True)
     assert len(parsed) == 4

@@ -11,7 +11,7 @@ from executors.lora.task import AdapterState
 from executors.tuner.heads import fresh_from
 from executors.tuner.settings import TunerSettings
 from executors.tuner.training import Sample, Trainer, new_adapter
-from infra.demo.library import pieces, write_task
+from infra.demo.data import pieces, write_task
 from schemas.merging.commands import TransferMode
 from schemas.merging.workload import TuningWorkload
 from tests.support.nodes import CELL

@@ -5,8 +5,16 @@ from pathlib import Path
 import pytest
 
 from infra.commands.options import CELLS_DIRECTORY
-from infra.demo.cell import CELL_FILE, MOST_PACE, USUAL_CUTTING_S, pace_of, write_cell
-from infra.demo.speeds import SAFETY, FirstRun, zone_at
+from infra.demo.cell import (
+    CELL_FILE,
+    MOST_PACE,
+    SAFETY,
+    USUAL_CUTTING_S,
+    FirstRun,
+    pace_of,
+    write_cell,
+    zone_at,
+)
 from schemas.cells import CellConfigured
 from streams.worker.cells_file import load_cells
 

@@ -4,9 +4,8 @@ import math
 
 import pytest
 
-from infra.lender.forecast import LastValue
-from infra.lender.seasonal import SeasonalNaive
-from tests.infra.lender.loads import PER_DAY, history, saw_tooth
+from infra.lender.forecast import SeasonalNaive
+from tests.infra.lender.loads import PER_DAY, LastValue, history, saw_tooth
 
 
 def one_step_error(forecaster, loads, first):
@@ -18,10 +17,6 @@ def one_step_error(forecaster, loads, first):
         for index in range(first, len(loads))
     ]
     return math.sqrt(math.fsum(error * error for error in errors) / len(errors))
-
-
-def test_the_last_value_stays():
-    assert LastValue().forecast(history([0.1, 0.7]), 3) == [0.7, 0.7, 0.7]
 
 
 def test_with_less_than_a_day_the_seasonal_forecast_is_the_last_value():

@@ -7,13 +7,11 @@ import pytest
 pytest.importorskip("torch", reason="torch is in the extra `executors`")
 import torch
 
-from infra.lender.forecast import LastValue
+from infra.lender.forecast import SeasonalNaive, Selection
 from infra.lender.history import LoadHistory
 from infra.lender.lstm import LAYERS, WINDOW, LoadNetwork, recent_loads, train
-from infra.lender.seasonal import SeasonalNaive
-from infra.lender.selection import Selection
 from infra.workloads.elastic.loads import generate_load
-from tests.infra.lender.loads import INTERVAL_S, PER_DAY, START_S, history, saw_tooth
+from tests.infra.lender.loads import INTERVAL_S, PER_DAY, START_S, LastValue, history, saw_tooth
 from tests.infra.lender.test_forecasts import one_step_error
 
 

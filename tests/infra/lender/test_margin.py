@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.lender.history import LoadHistory
-from infra.lender.margin import Margin
+from infra.lender.history import LoadHistory, Margin
 from tests.infra.lender.loads import INTERVAL_S, START_S
 
 

@@ -1,6 +1,6 @@
 """Which servers must be heard of: those that are not lent, and not only just back."""
 
-from infra.lender.presence import Presence
+from infra.lender.zones import Presence
 from schemas.loans import LoanChanged, LoanStatus
 from schemas.views import ZoneState
 from tests.infra.lender.loads import CELL, START_S, ZONE, lending_zone

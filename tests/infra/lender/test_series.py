@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from infra.lender.forecast import SeasonalNaive
 from infra.lender.lending import LendingParameters
-from infra.lender.seasonal import SeasonalNaive
 from infra.workloads.elastic.load_files import read_load
 from infra.workloads.elastic.loads import generate_load
 from tests.infra.lender.loads import PER_DAY, lending_zone

@@ -4,7 +4,7 @@ import pytest
 
 from infra.commands.options import settings_faults
 from infra.errors import CommandError
-from infra.lender.settings import LEAST_INTERVAL_S, LenderSettings
+from infra.lender.service import LEAST_INTERVAL_S, LenderSettings
 
 
 @pytest.mark.parametrize("interval_s", ["0.001", "1e-300", "0", "-1"])

@@ -2,8 +2,8 @@
 
 import pytest
 
+from infra.lender.forecast import SeasonalNaive
 from infra.lender.lending import Lender, LendingParameters
-from infra.lender.seasonal import SeasonalNaive
 from infra.lender.service import event_id_of
 from infra.workloads.elastic.loads import INTERVAL_S, generate_load
 from schemas.base import Event, Outcome

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from executors.node.acceptance import Acceptance
-from executors.node.commands import CommandRecord
+from executors.node.commands import Acceptance, CommandRecord
 from executors.node.journal import Journal, JournalFile
 from executors.node.node import NodeService
 from executors.node.room import DiskSpace, NoRoomError

@@ -1,8 +1,9 @@
-"""A file lock that records its holder and can be inherited by a child process."""
+"""Locks and rights of files."""
 
 import os
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from portalocker import Lock, LockException
@@ -30,7 +31,6 @@ class FileLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether this object holds the lock."""
         return self._lock.fh is not None
 
     def fileno(self) -> int:
@@ -64,7 +64,6 @@ class FileLock:
             raise
 
     def release(self) -> None:
-        """Release the lock, if it is held."""
         if self.is_held:
             self._lock.release()
 
@@ -76,3 +75,42 @@ class FileLock:
             yield
         finally:
             self.release()
+
+
+FOLDER_RIGHTS = 0o700
+FILE_RIGHTS = 0o600
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def keep_to_owner(root: Path) -> None:
+    """Remove the rights of group and others on a folder and all below it. Links are not followed.
+
+    Raises:
+        OSError: a file belongs to another user.
+    """
+    for path in open_to_others(root):
+        with suppress(FileNotFoundError):  # removed meanwhile
+            path.chmod(FOLDER_RIGHTS if path.is_dir() else FILE_RIGHTS)
+
+
+def open_to_others(root: Path) -> Iterator[Path]:
+    """Yield the folders and files at and below `root` on which group or others have rights, except links."""
+    for folder, _, names in os.walk(root):
+        for path in (Path(folder), *(Path(folder, name) for name in names)):
+            try:
+                mode = path.lstat().st_mode
+            except FileNotFoundError:
+                continue  # removed meanwhile
+            if mode & _OTHERS and not stat.S_ISLNK(mode):
+                yield path
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that its owner alone may read, whole or not at all."""
+    staging = path.with_name(f"{path.name}.new")
+    staging.unlink(missing_ok=True)
+    # Created with these rights, so it is never readable by others.
+    descriptor = os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    staging.replace(path)

@@ -1,32 +1,91 @@
-"""Reading of records whose headers would make aiokafka's consumer fail forever, or block for seconds.
+"""Corrections of the aiokafka clients of a process (aiokafka 0.14), which has no options for them.
 
-Kafka accepts any bytes as a header's name. aiokafka raises when it unpacks a batch with a name that is not
-UTF-8, and again after each restart, so one such record would stop its partition. Here the invalid bytes of
-the name are escaped, and intake refuses the record.
-
-A header takes two bytes at least, so a record may have four million. Intake refuses more than a few; beyond a
-limit they are counted here instead of read.
-
-Neither library has an option in place of this module (aiokafka 0.14, confluent-kafka 2.16):
-
-- In aiokafka, `_DefaultRecordBatchPy._read_msg` and its compiled form decode each name as strict UTF-8, and
-  read all headers of a record before it is delivered. The consumer has no setting and no deserializer for
-  headers; the one place to intervene is the class `MemoryRecords` that its fetcher calls.
-- confluent-kafka decodes headers only on request, so an invalid name stops nothing (the solver and the
-readers
-  of logs rely on that). But Faust has no consumer based on it.
-- The broker does not validate headers, and limits a record by its bytes alone.
+`correct_clients` applies them: to writes on a broken connection, to offsets without a record, and to headers
+that would make the consumer fail forever.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import aiokafka.consumer.fetcher
+from aiokafka.conn import AIOKafkaConnection, CloseReason
+from aiokafka.consumer.fetcher import PartitionRecords
+from aiokafka.errors import KafkaConnectionError
 from aiokafka.record.default_records import _DefaultRecordBatchPy, _DefaultRecordPy
 from aiokafka.record.legacy_records import LegacyRecordBatch
 from aiokafka.record.memory_records import MemoryRecords, _MemoryRecordsPy
 from aiokafka.record.util import decode_varint
 
-from streams.worker.dead_letters import MAX_KEPT_HEADERS
+from streams.worker.intake import MAX_KEPT_HEADERS
+
+_send = AIOKafkaConnection.send
+
+
+def correct_clients() -> None:
+    """Correct the aiokafka clients of this process. Call it before the first is created."""
+    AIOKafkaConnection.send = send
+    aiokafka.consumer.fetcher.MemoryRecords = memory_records
+    aiokafka.consumer.fetcher.PartitionRecords = ContiguousRecords
+
+
+def send(connection: AIOKafkaConnection, request: Any, expect_response: bool = True) -> Any:
+    """Send a request, as `AIOKafkaConnection.send`; treat an error of uvloop as a broken connection.
+
+    asyncio's own loop drops data written to a closed transport; uvloop raises RuntimeError. This ends
+    aiokafka's metadata task, and all that waits for that task waits forever: a worker whose broker fails at
+    such a moment would continue to decide, but never again commit or send a heartbeat.
+
+    Raises:
+        KafkaConnectionError: the connection is closed, or breaks with this.
+    """
+    try:
+        return _send(connection, request, expect_response)
+    except RuntimeError as error:
+        connection.close(reason=CloseReason.CONNECTION_BROKEN, exc=error)
+        raise KafkaConnectionError(
+            f"Connection at {connection.host}:{connection.port} broken: {error}"
+        ) from error
+
+
+@dataclass
+class _Run:
+    """A range of a partition that was read without a jump."""
+
+    from_offset: int
+    """The offset after the last delivered record, or that of the first fetch."""
+    next_offset: int
+    """Offset at which the next fetch must begin for the range to continue."""
+
+
+class ContiguousRecords(PartitionRecords):  # type: ignore[misc]
+    """The records of one fetch, each with its `from_offset`: all offsets from there up to its own were
+    fetched, and no other record of them is left to deliver.
+
+    Markers of transactions, aborted records and compacted records leave holes between the offsets of
+    delivered records. aiokafka skips them without notice, so a hole looks like lost records.
+
+    A fetch that does not begin where the previous one ended (after a seek, or if the broker has deleted the
+    offset) begins a new range.
+    """
+
+    _runs: dict[Any, _Run] = {}  # noqa: RUF012 -- for the only consumer of the process, and used by its thread alone
+
+    def __init__(self, tp: Any, records: Any, aborted: Any, fetch_offset: int, *others: Any) -> None:
+        super().__init__(tp, records, aborted, fetch_offset, *others)
+        run = self._runs.get(tp)
+        if run is None or run.next_offset != fetch_offset:
+            run = self._runs[tp] = _Run(fetch_offset, fetch_offset)
+        self._run = run
+
+    def __next__(self) -> Any:
+        try:
+            record = super().__next__()
+        finally:
+            self._run.next_offset = self.next_fetch_offset
+        record.from_offset = self._run.from_offset
+        self._run.from_offset = record.offset + 1
+        return record
+
 
 _FIRST_MAGIC_WITH_HEADERS = 2
 _MOST_NAME_BYTES = 2_048
@@ -39,14 +98,19 @@ _LARGE_BATCH_BYTES = 256 * 1_024
 _UNREAD = ("", None)
 
 
-def install() -> None:
-    """Make every aiokafka consumer of this process read in this way."""
-    aiokafka.consumer.fetcher.MemoryRecords = memory_records
-
-
 def memory_records(data: bytes) -> Any:
-    """Return aiokafka's reader of fetched records: the compiled one, unless a record's headers require this
-    one."""
+    """Return aiokafka's reader of fetched records: the compiled one, unless a record's headers require a
+    tolerant one.
+
+    Kafka accepts any bytes as a header's name. aiokafka raises when it unpacks a batch with a name that is
+    not UTF-8, and again after each restart, so one such record would stop its partition. The tolerant reader
+    escapes the invalid bytes, and intake refuses the record. A header takes two bytes at least, so a record
+    may have four million; beyond a limit they are counted instead of read.
+
+    Both forms of `_read_msg` decode all names strictly before a record is delivered, so the one place to
+    intervene is the class `MemoryRecords` that the fetcher calls. confluent-kafka decodes headers only on
+    request, but Faust has no consumer based on it.
+    """
     try:
         if _is_crowded(data):
             return _TolerantRecords(data)
