@@ -20,7 +20,7 @@ from executors.lora.base_model import load_base
 from executors.lora.dataset import DatasetRoot
 from executors.lora.default_base import default_base_directory
 from executors.node.process import SystemClock
-from executors.node.room import NoRoomError
+from executors.node.room import DiskSpace
 from executors.node.runner import RunnerContext
 from executors.node.settings import ExecutorSettings
 from executors.processes.forked_process import warm_up
@@ -293,7 +293,7 @@ def _node_context(folder: Path, reports: list[FleetEvent]) -> RunnerContext:
         state_root=folder / "state",
     )
     return RunnerContext(
-        settings, reports.append, NoRoomError({"folder": folder}, least_free_bytes=0), SystemClock()
+        settings, reports.append, DiskSpace({"folder": folder}, least_free_bytes=0), SystemClock()
     )
 
 
