@@ -313,7 +313,7 @@ class ConfiguredCell:
         """Pass an event that a policy has registered to the zones under it."""
         takers = self._zones.that_take(type(event))
         for zone in takers:
-            zone.take(event)
+            zone.apply(event)
         if not takers:
             self._ignore("no_zone_takes_it", event_type=event.TYPE)
 

@@ -87,7 +87,7 @@ class ZonePolicy(Protocol):
     def nodes_changed(self, change: NodeChange) -> None:
         """Apply a change of the state of one of the zone's nodes."""
 
-    def take(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:
         """Apply an event of a type that the policy has registered."""
 
     def wake(self, time_s: float) -> None:

@@ -150,7 +150,7 @@ class RoundRobinZone:
     def choose_returns(self, servers: Sequence[str], count: int, due_s: float) -> Sequence[str]:
         return sorted(servers, key=lambda node: (node in self._running, node))[:count]
 
-    def take(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:
         raise AssertionError(f"{event.TYPE}: the policy registers no events of its own")
 
     def wake(self, time_s: float) -> None:

@@ -1,28 +1,12 @@
 """Decisions on a job: changes of its ranks or placements, commands, and its end."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from schemas.experts.commands import (
-    ExpertsPlaced,
-    RankMember,
-    RanksAssigned,
-    RanksReleased,
-    RanksReleaseReason,
-)
+from schemas.experts.commands import ExpertsPlaced, RankMember, RanksAssigned, RanksReleased
 from schemas.experts.outcomes import LayerPlaced, PlacementDecided, PlacementReason, RanksChanged
 from schemas.experts.outcomes import RanksChangeReason as ChangeReason
 from streams.policies.experts.job import MoeJob
 from streams.policies.gang.gangs import Why
-
-_RELEASE_REASONS: Mapping[ChangeReason, RanksReleaseReason] = {
-    "preempted": "preempted",
-    "gave_way": "preempted",
-    "node_lost": "node_lost",
-    "run_failed": "node_lost",
-    "withdrawn": "withdrawn",
-    "ended": "ended",
-}
-"""Reasons of releases by reason of the change, unless the job is given up."""
 
 
 def changed(zone: str, job: MoeJob, why: Why[ChangeReason]) -> RanksChanged:
@@ -70,7 +54,7 @@ def released(zone: str, job: MoeJob, node: str, generation: int, why: Why[Change
         job_id=job.job_id,
         generation=generation,
         run_id=job.run_of(generation),
-        reason="failed" if job.given_up else _RELEASE_REASONS[why.reason],
+        reason="ended" if why.reason == "ended" else job.release_reason(why.reason),
     )
 
 

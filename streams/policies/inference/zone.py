@@ -49,7 +49,7 @@ class InferenceZone:
     def nodes_changed(self, change: NodeChange) -> None:
         pass
 
-    def take(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:
         raise AssertionError(f"{event.TYPE}: the policy registers no events of its own")
 
     def wake(self, time_s: float) -> None:
