@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from schemas.base import Outcome
-from schemas.elastic.commands import WorkersAssigned
+from schemas.elastic.commands import Member, ReleaseReason, WorkersAssigned, WorkersReleased
 from schemas.elastic.outcomes import JobResized, ResizeReason
 from schemas.facts import NO_FACTS, Fact
 from solvers.elastic.cluster import Cluster
@@ -14,12 +13,23 @@ from solvers.elastic.demand import Grant
 from solvers.elastic.leaving import leave
 from solvers.elastic.lent import hosted_job
 from streams.policies.elastic.job import ElasticJob, QueueEntry
-from streams.policies.elastic.outcomes import released, resized
 from streams.policies.elastic.sizes import LeastDemand
 from streams.policies.gang.gangs import Cause, Why
 from streams.policies.gang.single_job import SingleJobGangs
 from streams.policies.gpus import described_gpus
 from streams.policies.policy import ZoneContext
+
+_RELEASE_REASONS: Mapping[ResizeReason, ReleaseReason] = {
+    "scaled_in": "scaled_in",
+    "scaled_out": "scaled_in",
+    "moved": "scaled_in",
+    "servers_reclaimed": "scaled_in",
+    "preempted": "preempted",
+    "node_lost": "node_lost",
+    "run_failed": "node_lost",
+    "stopped": "withdrawn",
+}
+"""Reasons of releases, by reason of the change."""
 
 
 class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
@@ -240,10 +250,33 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
 
     def _changed(self, job: ElasticJob, width_before: int, why: Why[ResizeReason]) -> JobResized:
         workers = job.workers or job.workload.min_workers
-        return resized(self.zone, job, width_before, self.work_left_s(job) / job.speedup[workers], why)
+        return JobResized(
+            zone=self.zone,
+            job_id=job.job_id,
+            generation=job.generation,
+            reason=why.reason,
+            workers_before=width_before,
+            workers=job.workers,
+            pool=job.pool,
+            flexible_pool=job.flexible_pool,
+            servers=tuple(Member(node=node, workers=count) for node, count in job.members.items()),
+            remaining_s=self.work_left_s(job) / job.speedup[workers],
+            samples_done=job.job.samples_done,
+            facts=dict(why.facts),
+        )
 
-    def _released(self, job: ElasticJob, node: str, generation: int, why: Why[ResizeReason]) -> Outcome:
-        return released(self.zone, job, node, generation, why)
+    def _released(
+        self, job: ElasticJob, node: str, generation: int, why: Why[ResizeReason]
+    ) -> WorkersReleased:
+        return WorkersReleased(
+            zone=self.zone,
+            node=node,
+            job_id=job.job_id,
+            generation=generation,
+            run_id=job.run_of(generation),
+            reason=_RELEASE_REASONS[why.reason],
+            by_s=why.by_s,
+        )
 
     def _why(self, job: ElasticJob, cause: Cause, facts: Mapping[str, Fact] = NO_FACTS) -> Why[ResizeReason]:
         match cause:

@@ -4,12 +4,14 @@ import math
 from collections.abc import Iterator, Mapping
 
 from schemas.base import Outcome
+from schemas.experts.commands import RanksReleased
+from schemas.experts.outcomes import RanksChanged
 from schemas.experts.outcomes import RanksChangeReason as ChangeReason
 from schemas.experts.workload import MoeServeWorkload
 from schemas.facts import NO_FACTS, Fact, Facts
 from streams.policies.experts.claims import Holdings
 from streams.policies.experts.job import MoeJob
-from streams.policies.experts.outcomes import assigned, changed, decided, released
+from streams.policies.experts.outcomes import assigned, decided, members_of
 from streams.policies.experts.turns import UserTurns
 from streams.policies.gang.gangs import Cause, Why
 from streams.policies.gang.rigid import RigidGangs
@@ -103,10 +105,24 @@ class Ranks(RigidGangs[MoeJob, ChangeReason]):
         yield from assigned(self.zone, job, self.report_interval_s)
 
     def _changed(self, job: MoeJob, width_before: int, why: Why[ChangeReason]) -> Outcome:  # noqa: ARG002
-        return changed(self.zone, job, why)
+        return RanksChanged(
+            zone=self.zone,
+            job_id=job.job_id,
+            generation=job.generation,
+            reason=why.reason,
+            members=members_of(job),
+            facts=dict(why.facts),
+        )
 
     def _released(self, job: MoeJob, node: str, generation: int, why: Why[ChangeReason]) -> Outcome:
-        return released(self.zone, job, node, generation, why)
+        return RanksReleased(
+            zone=self.zone,
+            node=node,
+            job_id=job.job_id,
+            generation=generation,
+            run_id=job.run_of(generation),
+            reason="ended" if why.reason == "ended" else job.release_reason(why.reason),
+        )
 
     def _why(self, job: MoeJob, cause: Cause, facts: Mapping[str, Fact] = NO_FACTS) -> Why[ChangeReason]:
         return Why("ended") if cause == "work_done" else super()._why(job, cause, facts)

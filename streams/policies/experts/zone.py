@@ -29,7 +29,7 @@ class ExpertsZone(RigidZone[MoeJob, ChangeReason]):
         super().__init__(context, self._ranks, MoeJob)
         self._routing = ExpertRouting(cast(ExpertsPolicy, context.zone.policy), self._ranks, context.outcomes)
         self._next_told_s = context.cell.epoch_s
-        self.reconfigured(context)
+        self._configure(context)
 
     def _gang_of(self, job: Job) -> MoeJob:
         return MoeJob(job, self._ranks.arrivals, since_s=self._ranks.time_s)
@@ -102,7 +102,7 @@ class ExpertsZone(RigidZone[MoeJob, ChangeReason]):
         policy = cast(ExpertsPolicy, context.zone.policy)
         self._ranks.report_interval_s = policy.report_interval_s
         self._ranks.patience_s = policy.patience_s
-        self._ranks.has_news = True
+        self._ranks.has_changed = self._ranks.has_news = True
         self._routing.configure(policy)
 
 

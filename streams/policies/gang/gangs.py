@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
 
-from schemas.facts import NO_FACTS, Fact, Facts
+from schemas.facts import NO_FACTS, Fact
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
 from streams.cell.nodes import NodeChange
 from streams.policies.gang.gang import Gang, Leaving, generation_of
@@ -120,20 +120,17 @@ class Gangs(ABC, Generic[G, R]):
         """End the processes of a job, as `put_back` does, and keep its progress. A job that is ending, and
         has no processes left, is over."""
 
-    def lose(self, job: G, node: str, why: Why[R]) -> None:
-        """Note that a node has lost the processes of a job. It is ordered to end them all the same: a node
-        that was only silent ends them when it is back."""
-        if node in job.members:
-            self.put_back(job, why)
-        if node in job.leaving:
-            self._cleared(job, node)
-
     def lose_node(self, change: NodeChange) -> None:
-        """End the runs of a node that is down or has restarted, except those that it continues."""
-        facts: Facts = {"node": change.node, "status": change.status}
-        for job in self.jobs_on(change.node):
-            if job.run_on(change.node) not in change.runs:
-                self.lose(job, change.node, self._why(job, "node_lost", facts))
+        """End the runs of a node that is down or has restarted, except those that it continues. It is ordered
+        to end them all the same: a node that was only silent ends them when it is back."""
+        node, facts = change.node, {"node": change.node, "status": change.status}
+        for job in self.jobs_on(node):
+            if job.run_on(node) in change.runs:
+                continue
+            if node in job.members:
+                self.put_back(job, self._why(job, "node_lost", facts))
+            if node in job.leaving:
+                self._cleared(job, node)
 
     def preempt(self, job: G, facts: Mapping[str, Fact]) -> None:
         """End the processes of a job, since their nodes are needed otherwise."""

@@ -8,11 +8,9 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, Protocol, cast
 
-from schemas.base import Event, Outcome
 from schemas.cells import Node
 from schemas.facts import Facts
 from schemas.fleet import RunFailed, RunReport
-from schemas.jobs import JobQuoteRequested
 from schemas.kind import Evidence
 from schemas.solves import SolveFinished
 from streams.cell.jobs import Job
@@ -62,9 +60,6 @@ class GangZone(ZonePolicy, Generic[G, R]):
     def withdrawn(self, job: Job) -> None:
         self._gangs.withdraw(self._gangs.jobs[job.job_id])
 
-    def quote(self, request: JobQuoteRequested) -> Outcome:
-        raise AssertionError(f"quote {request.quote_id}: the policy registers no terms to quote on")
-
     def run_changed(self, job: Job, report: RunReport) -> None:
         self._gangs.report(self._gangs.jobs[job.job_id], report)
 
@@ -88,9 +83,6 @@ class GangZone(ZonePolicy, Generic[G, R]):
 
     def choose_returns(self, servers: Sequence[str], count: int, due_s: float) -> Sequence[str]:  # noqa: ARG002
         return sorted(servers, key=lambda node: (len(self._gangs.jobs_on(node)), node))[:count]
-
-    def apply(self, event: Event) -> None:
-        raise AssertionError(f"{event.TYPE}: the policy registers no events of its own")
 
     def wake(self, time_s: float) -> None:
         if self._gangs.orders.advance(time_s):

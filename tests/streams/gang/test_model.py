@@ -13,7 +13,7 @@ from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunS
 from streams.cell.jobs import Job
 from streams.cell.layout import Layout
 from streams.cell.live_bytes import LiveBytes
-from streams.cell.nodes import NodePool
+from streams.cell.nodes import NodeChange, NodePool
 from streams.cell.outcomes import Outcomes
 from streams.cell.states import from_state, state_of
 from streams.policies.gang.gang import Gang
@@ -125,7 +125,7 @@ class History:
                     model.failed(node, generation, permanent)
             case "lose":
                 if self._is_kept:
-                    self.gangs.lose(self.job, node, Why("lost"))
+                    self.gangs.lose_node(NodeChange(node, "down"))
                 self._take_outcomes()
                 model.lost(node)
             case "rare":
