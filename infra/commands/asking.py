@@ -21,7 +21,7 @@ from infra.files.events import read_jobs, read_quote_requests, read_vendor_quote
 from infra.log.answers import Answers, Refusal
 from infra.log.publisher import EventPublisher
 from infra.log.target import Target
-from infra.views.sentences import sentence
+from infra.views.sentences import policy_of, sentence
 from infra.views.text import units
 from infra.views.words import describe, happening
 from schemas.auction.quotes import QUOTES, VendorLeft, VendorQuoted
@@ -113,10 +113,10 @@ def _print_answer(job: JobSubmitted, decision: Decision, json: bool) -> None:
         case JobRejected():
             fields |= {"state": "rejected", "reason": outcome.reason, "facts": outcome.facts}
         case EventWithoutEffect():
-            raise CommandError(f"{job.job_id}: not decided: {sentence(outcome)}")
+            raise CommandError(f"{job.job_id}: not decided: {sentence(outcome, policy_of(job))}")
         case _:
             raise CommandError(f"{job.job_id}: not decided: {outcome.TYPE}")
-    line = happening(decision)
+    line = happening(decision, policy_of(job))
     assert line is not None
     show(json, fields, line)
 
@@ -144,7 +144,7 @@ def quote(
         if json:
             print_json(answer.outcome.model_dump(mode="json"))
         else:
-            head, *details = describe(answer.outcome)
+            head, *details = describe(answer.outcome, policy_of(request))
             say(f"{answer.outcome.quote_id}: {head}")
             for detail in details:
                 say(f"  {detail}")
