@@ -217,11 +217,12 @@ class OpenWords(_Open[str]):
 
     def __init__(self, *words: str) -> None:
         super().__init__()
-        self._words = words
+        self.general = words
+        """Words of the list without policies."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Return the schema of the words."""
-        return core_schema.literal_schema(list(dict.fromkeys((*self._words, *self.values))))
+        return core_schema.literal_schema(list(dict.fromkeys((*self.general, *self.values))))
 
 
 def _tagged_union(members: Iterable[type[Kinded]], handler: GetCoreSchemaHandler) -> CoreSchema:

@@ -8,9 +8,9 @@ table is computed at its first use, and `install` completes the models with a fi
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from schemas.base import Event, Kinded, OpenUnion, Record, kind_of
+from schemas.base import Event, Kinded, OpenUnion, Outcome, Record, kind_of
 from schemas.cells import POLICIES
-from schemas.decisions import REASONS
+from schemas.decisions import REASONS, EventIgnored, JobAdmitted, JobQuoted, JobRefunded, JobRejected
 from schemas.errors import InstallationError
 from schemas.kind import (
     EVIDENCE,
@@ -22,6 +22,7 @@ from schemas.kind import (
     InputTopic,
     PolicyKind,
     Problem,
+    ReasonedDecision,
     Solve,
 )
 
@@ -36,6 +37,14 @@ _MEMBERS: Mapping[OpenUnion, Callable[[PolicyKind], Iterable[type[Kinded]]]] = {
     EVIDENCE: lambda kind: kind.evidence,
     PROBLEMS: lambda kind: [one.problem for one in kind.solves],
     SOLUTIONS: lambda kind: [one.solution for one in kind.solves],
+}
+
+_REASONED: Mapping[type[Outcome], ReasonedDecision] = {
+    JobAdmitted: "job.admitted",
+    JobRejected: "job.rejected",
+    JobQuoted: "job.rejected",
+    JobRefunded: "job.refunded",
+    EventIgnored: "event.ignored",
 }
 
 _installed: dict[str, PolicyKind] = {}
@@ -81,6 +90,22 @@ def _members(union: OpenUnion, policies: Iterable[PolicyKind]) -> tuple[type[Kin
             if members.setdefault(kind_of(member), member) is not member:
                 raise InstallationError(f"two {union.name} types are of kind {kind_of(member)}")
     return tuple(members.values())
+
+
+def check_reason(outcome: Outcome, policy: PolicyKind) -> None:
+    """Check that a decision of a policy's zone has no reason that only other policies have registered.
+
+    Raises:
+        ValueError: it has.
+    """
+    decision = _REASONED.get(type(outcome))
+    if decision is None:
+        return
+    reason, reasons = vars(outcome)["reason"], REASONS[decision]
+    if reason in reasons.values and reason not in (*reasons.general, *policy.reasons.get(decision, ())):
+        raise ValueError(
+            f"{outcome.TYPE}: {reason} is a reason of other policies than {kind_of(policy.settings)}"
+        )
 
 
 def _complete(model: type[Record]) -> None:

@@ -29,11 +29,7 @@ class DataParallelTraining(ReplicatedTraining[ElasticOrder, SequenceShare]):
 
     def __init__(self, rank: GangRank[ElasticOrder]) -> None:
         self._workload = rank.order.workload
-        super().__init__(
-            rank,
-            self._workload.model_dump(mode="json"),
-            keeps_checkpoints=self._workload.keeps_checkpoints,
-        )
+        super().__init__(rank, keeps_checkpoints=self._workload.keeps_checkpoints)
 
     def prepare(self) -> None:
         order, workload = self.rank.order, self._workload
@@ -51,10 +47,6 @@ class DataParallelTraining(ReplicatedTraining[ElasticOrder, SequenceShare]):
 
     def move_to(self, position: Position) -> None:
         self._trainer.move_to(position)
-
-    @property
-    def is_finished(self) -> bool:
-        return self._trainer.finished
 
     def share(self, rank: int, world: int) -> SequenceShare:
         return self._trainer.share(rank, world)

@@ -14,11 +14,7 @@ from executors.gang.runner import GangRunner, Releasing
 from schemas.elastic.commands import WorkersAssigned, WorkersReleased
 from schemas.elastic.workload import ElasticWorkload
 
-
-class ElasticOrder(RankOrder):
-    """See `RankOrder`."""
-
-    workload: ElasticWorkload
+ElasticOrder = RankOrder[ElasticWorkload]
 
 
 def members_of(command: WorkersAssigned) -> Members:

@@ -89,11 +89,6 @@ class DataParallelTrainer:
                 "exp_avg_sq": torch.zeros_like(parameter),
             }
 
-    @property
-    def finished(self) -> bool:
-        """Whether all work is done."""
-        return self.position.samples_done >= self.workload.work_samples
-
     def warm_up(self) -> None:
         """Run one sample forwards and backwards, and discard the gradient: the first pass of a process takes
         longer, so it runs before others wait for it.

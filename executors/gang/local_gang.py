@@ -44,7 +44,7 @@ class GangTraits(Generic[C]):
         repeats_progress: whether progress is reported even if no more samples are done.
     """
 
-    order: type[RankOrder]
+    order: type[RankOrder[Any]]
     members_of: Callable[[C], Members]
     work_of: Callable[[C], str]
     keeps_checkpoints: Callable[[C], bool] = lambda _: True

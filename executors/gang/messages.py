@@ -1,23 +1,26 @@
 """Messages between a node's runner and the ranks of its gangs, as JSON over a pipe."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 
 from pydantic import Field, TypeAdapter
 
 from executors.devices import Device
 from executors.gang.membership import Membership
 from schemas.base import Identifier, Record, RunId, Samples, UnixTime
+from schemas.kind import Workload
+
+W = TypeVar("W", bound=Workload)
 
 Verdict = Literal["leave", "stop", "discard"]
 """`leave`: the other ranks continue, if ranks may join and leave. `stop`: all stop, checkpointed if the job
 keeps checkpoints. `discard`: all stop, and no state is kept."""
 
 
-class RankOrder(Record):
+class RankOrder(Record, Generic[W]):
     """All values that a rank needs at its start: fields of the command, of the settings and of the node.
 
-    A runner's own order has further fields of its command or settings, by the same names.
+    A runner's own order may have further fields of its command or settings, by the same names.
     """
 
     cell: Identifier
@@ -25,6 +28,7 @@ class RankOrder(Record):
     job_id: Identifier
     user: Identifier
     run_id: RunId
+    workload: W
     membership: Membership
     resume_samples: Samples
     model_root: Path

@@ -12,7 +12,7 @@ from executors.node.runner import Clock, RunnerContext
 from schemas.fleet import FleetEvent
 
 S = TypeVar("S", bound=JobSettings)
-Order = TypeVar("Order", bound=RankOrder)
+Order = TypeVar("Order", bound=RankOrder[Any])
 
 
 class Assignment(Protocol):

@@ -24,7 +24,7 @@ from executors.gang.network import use_interface
 from executors.gang.places import job_folder
 from schemas.fleet import RunReport
 
-Order = TypeVar("Order", bound=RankOrder)
+Order = TypeVar("Order", bound=RankOrder[Any])
 
 EndReason = Literal["left", "stopped", "finished"]
 

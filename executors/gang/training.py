@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import astuple, dataclass
 from enum import IntEnum
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from pydantic import JsonValue
@@ -38,7 +38,7 @@ class BatchShare(Protocol):
         """Number of tokens (or samples) that the loss is a mean over."""
 
 
-Order = TypeVar("Order", bound=RankOrder)
+Order = TypeVar("Order", bound=RankOrder[Any])
 Share = TypeVar("Share", bound=BatchShare)
 
 
@@ -68,8 +68,8 @@ class _StepBoundary:
 class GangTraining(Work[Order], Generic[Order, Share]):
     """A job that is trained step by step.
 
-    A job implements `prepare`, `position`, `move_to`, `is_finished`, `share`, `step`, `collect`, `restore`
-    and `result`; the rest has defaults.
+    A job implements `prepare`, `position`, `move_to`, `share`, `step`, `collect`, `restore` and `result`; the
+    rest has defaults.
 
     Attributes:
         saved_samples: samples done of the newest checkpoint.
@@ -80,18 +80,21 @@ class GangTraining(Work[Order], Generic[Order, Share]):
     """Whether an unreported checkpoint counts. Otherwise a job without reported samples starts without state,
     even if it has checkpoints."""
 
-    def __init__(self, rank: GangRank[Order], workload: JsonValue, *, keeps_checkpoints: bool = True) -> None:
+    def __init__(
+        self, rank: GangRank[Order], *, identity: JsonValue = None, keeps_checkpoints: bool = True
+    ) -> None:
         """Open the job's checkpoints.
 
         Args:
-            workload: identifies the job's work; state of another is refused.
+            identity: identifies the job's work; state of another is refused. Default: the whole workload.
         """
         super().__init__(rank)
         order = rank.order
+        identity = order.workload.model_dump(mode="json") if identity is None else identity
         self.dataset: JsonlDataset | None = None
         self._keeps_checkpoints = keeps_checkpoints
         self._checkpoints = JobCheckpoints(
-            checkpoint_root(order.state_root, order.cell), order.job_id, workload
+            checkpoint_root(order.state_root, order.cell), order.job_id, identity
         )
         self._result_path = result_path(order.cell, order.user, order.job_id)
         self._formed: Membership | None = None
@@ -113,9 +116,10 @@ class GangTraining(Work[Order], Generic[Order, Share]):
         """Set the position, once the tensors are those of this position."""
 
     @property
-    @abstractmethod
     def is_finished(self) -> bool:
-        """Return whether all work is done."""
+        """Return whether all work is done, by default all samples of the workload."""
+        total_samples = self.rank.order.workload.total_samples
+        return total_samples is not None and self.position.samples_done >= total_samples
 
     @abstractmethod
     def share(self, rank: int, world: int) -> Share:

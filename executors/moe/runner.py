@@ -26,7 +26,7 @@ RANK_WORK: Mapping[str, str] = MappingProxyType(
 """`module:function` by the `kind` of a workload. Names, without imports: the node's process has no torch."""
 
 
-class MoeOrder(RankOrder):
+class MoeOrder(RankOrder[MoeWorkload]):
     """See `RankOrder`."""
 
     workload: MoeWorkload

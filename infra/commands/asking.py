@@ -23,7 +23,7 @@ from infra.log.answers import Answers, Refusal
 from infra.log.publisher import EventPublisher
 from infra.log.reader import LogReader
 from infra.log.target import Target
-from infra.views.sentences import sentence
+from infra.views.sentences import policy_of, sentence
 from infra.views.text import units
 from infra.views.words import describe, happening
 from schemas.auction.bids import QUOTES, VendorLeft, VendorQuoted
@@ -131,10 +131,10 @@ def _print_answer(job: JobSubmitted, decision: Decision, json: bool) -> None:
         case JobRejected():
             fields |= {"state": "rejected", "reason": outcome.reason, "facts": outcome.facts}
         case EventWithoutEffect():
-            raise CommandError(f"{job.job_id}: not decided: {sentence(outcome)}")
+            raise CommandError(f"{job.job_id}: not decided: {sentence(outcome, policy_of(job))}")
         case _:
             raise CommandError(f"{job.job_id}: not decided: {outcome.TYPE}")
-    line = happening(decision)
+    line = happening(decision, policy_of(job))
     assert line is not None
     show(json, fields, line)
 
@@ -159,7 +159,7 @@ def quote(
             raise CommandError(f"{request.quote_id}: not answered: {sentence(answer.outcome)}")
         if not isinstance(answer.outcome, JobQuoted):
             raise CommandError(f"{request.quote_id}: not answered: {answer.outcome.TYPE}")
-        head, *details = describe(answer.outcome)
+        head, *details = describe(answer.outcome, policy_of(request))
         show(json, answer.outcome.model_dump(mode="json"), f"{answer.outcome.quote_id}: {head}")
         for detail in () if json else details:
             say(f"  {detail}")

@@ -77,7 +77,7 @@ def show(cell: str, story: Story, json: bool) -> None:
         return
     say(f"Job {story.job_id} in cell {cell}: {story.state}")
     for chapter in story.chapters:
-        for line in _lines(chapter):
+        for line in _lines(chapter, story.policy):
             say(line)
 
 
@@ -118,9 +118,9 @@ def _of_kafka(
                 continue  # replay reports it
 
 
-def _lines(chapter: Chapter) -> Iterator[str]:
+def _lines(chapter: Chapter, policy: str | None) -> Iterator[str]:
     when = "before the first tick" if chapter.time in (None, "") else written(chapter.time)
-    head, *details = describe(chapter.record)
+    head, *details = describe(chapter.record, policy)
     if chapter.note is not None:
         details.append(chapter.note)
     yield f"{when:>26}  {head}"

@@ -26,6 +26,7 @@ from infra.errors import CommandError
 from infra.log.reader import BoardFollower
 from infra.progress import bar
 from infra.views.board import Board, Boards
+from infra.views.sentences import policy_of
 from infra.views.tables import board_view
 from infra.views.words import happening
 from schemas.codec import Decision, Envelope, InvalidRecordError
@@ -100,7 +101,8 @@ def _show_live(follower: BoardFollower, cell: str | None, jobs: int) -> None:
             for record in records:
                 if not isinstance(record, Decision) or cell not in (None, record.cell):
                     continue
-                line = happening(record)
+                job = follower.boards[record.cell].jobs.by_id.get(getattr(record.outcome, "job_id", ""))
+                line = happening(record, None if job is None else policy_of(job.submission))
                 if line is not None:
                     say(f"{_clock(record.time_s)}  {record.cell}  {line}")
             records = follower.poll(_POLL_S)

@@ -80,4 +80,17 @@ class PolicyView:
 def policy_views() -> tuple[PolicyView, ...]:
     """Return the views of the installed policies, each once."""
     references = dict.fromkeys(kind.view for kind in KINDS.values() if kind.view is not None)
-    return tuple(resolve_name(reference)() for reference in references)
+    return tuple(map(_view, references))
+
+
+def view_of(policy: str) -> tuple[PolicyView, ...]:
+    """Return the view of a policy of some kind; none if it is not installed, or has no view."""
+    reference = None if policy not in KINDS else KINDS[policy].view
+    return () if reference is None else (_view(reference),)
+
+
+@cache
+def _view(reference: str) -> PolicyView:
+    view = resolve_name(reference)()
+    assert isinstance(view, PolicyView)
+    return view

@@ -1,16 +1,18 @@
 """Sentences from the reason of a decision and its facts. The log has the facts alone."""
 
 import string
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from infra.views.policy import policy_views
+from infra.views.policy import policy_views, view_of
 from infra.views.text import units
 from schemas.base import Record
 from schemas.decisions import EventFaulted
 from schemas.facts import Fact
+from schemas.jobs import JobQuoteRequested, JobSubmitted
+from schemas.kinds import KINDS
 
 Sentences = Mapping[str, str]
 """Formats of a record's facts and fields, by reason, or by reason and case as `reason/case`."""
@@ -69,6 +71,7 @@ _GENERAL: Sentences = MappingProxyType(
             "{left_servers} of {own_servers} servers are left: a load of {load} with headroom {headroom} "
             "needs {needed_servers}"
         ),
+        "job_ending": "job {job_id} is ending already",
         "more_than_on_loan": (
             "reclaim {reclaim_id} wants {servers} servers, and {servers_on_loan} of zone {zone} are on loan "
             "and not on their way back"
@@ -80,6 +83,7 @@ _GENERAL: Sentences = MappingProxyType(
         "node_already_lent": "node {node} is lent to zone {zone}",
         "node_already_registered": "node {node} is owned by zone {zone}",
         "node_leaving": "node {node} is leaving zone {zone}",
+        "node_lost": "node {node} is {status}",
         "node_not_lent": "node {node} serves zone {zone}, which owns it",
         "not_the_owner": "job {job_id} is of another user",
         "nothing_changes/cordoned": "node {node} is cordoned",
@@ -109,27 +113,38 @@ _GENERAL: Sentences = MappingProxyType(
 )
 
 
-def sentence(record: Record) -> str:
-    """Return the reason of a decision as a sentence; empty if it would only repeat the reason's name."""
+def sentence(record: Record, policy: str | None = None) -> str:
+    """Return the reason of a decision as a sentence; empty if it would only repeat the reason's name.
+
+    Args:
+        policy: kind of the policy of the decision's zone; by default the one that registers the record.
+    """
     if isinstance(record, EventFaulted):
         where = "the cell" if record.zone is None else f"zone {record.zone}"
         return f"{record.exception} in {where}, {record.place}: an error of the program, see the worker's log"
     fields = {name: getattr(record, name) for name in type(record).model_fields}
-    return sentence_of(fields["reason"], fields.get("facts", {}), fields)
+    facts = fields.get("facts", {})
+    return sentence_of(fields["reason"], facts, fields, policy or _policy_of_type(type(record)))
 
 
-def sentence_of(reason: str, facts: Mapping[str, Fact], fields: Mapping[str, Any] | None = None) -> str:
+def sentence_of(
+    reason: str,
+    facts: Mapping[str, Fact],
+    fields: Mapping[str, Any] | None = None,
+    policy: str | None = None,
+) -> str:
     """Return the sentence of a reason and facts in a record with other fields, as `sentence`.
 
-    Policies may have different sentences for one reason: the first whose facts are present is used.
+    Policies may have different sentences for one reason. If the policy is unknown, the first is used whose
+    facts are present.
     """
     case = facts.get("case")
     key = reason if case is None else f"{reason}/{case}"
     values = {**(fields or {}), **facts}
     if isinstance(because := facts.get("because"), str):
         inner = {name: fact for name, fact in facts.items() if name not in ("because", "case")}
-        values["because"] = sentence_of(because, inner) or because
-    for text in _formats().get(key, ()):
+        values["because"] = sentence_of(because, inner, policy=policy) or because
+    for text in _formats(policy).get(key, ()):
         if _names(text) <= values.keys():
             return _FORMATTER.vformat(text, (), values)
     return listed(facts)
@@ -161,13 +176,39 @@ _FORMATTER = _Formatter()
 
 
 @cache
-def _formats() -> Mapping[str, tuple[str, ...]]:
-    """Return the formats of every key, those of the views first."""
+def _formats(policy: str | None) -> Mapping[str, tuple[str, ...]]:
+    """Return the formats of every key, those of a policy first; those of all policies if it is unknown."""
+    views = policy_views() if policy is None else view_of(policy)
     found: dict[str, tuple[str, ...]] = {}
-    for sentences in (*(view.sentences for view in policy_views()), _GENERAL):
+    for sentences in (*(view.sentences for view in views), _GENERAL):
         for key, text in sentences.items():
             found[key] = (*found.get(key, ()), text)
     return found
+
+
+def policy_of(request: JobSubmitted | JobQuoteRequested | None) -> str | None:
+    """Return the kind of the policy of the zone that a job is submitted to, by its workload and its terms;
+    None without a request, or if no policy, or several with different views, take both."""
+    if request is None:
+        return None
+    workload, terms = type(request.workload), type(request.terms)
+    return _with_one_view(
+        id
+        for id, kind in KINDS.items()
+        if workload in kind.workloads and terms in (*kind.terms, *kind.quoted_terms)
+    )
+
+
+@cache
+def _policy_of_type(record: type[Record]) -> str | None:
+    """Return the kind of the policy that registers a type of decisions; None if all policies have it."""
+    return _with_one_view(id for id, kind in KINDS.items() if record in kind.outcomes)
+
+
+def _with_one_view(policies: Iterable[str]) -> str | None:
+    """Return the first of some policies if they share a view."""
+    found = list(policies)
+    return found[0] if len({KINDS[policy].view for policy in found}) == 1 else None
 
 
 @cache

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from infra.views.jobs import Jobs
 from infra.views.policy import policy_views
-from infra.views.sentences import sentence
+from infra.views.sentences import policy_of, sentence
 from infra.views.text import time_s_of
 from schemas.base import Event, Outcome, ZoneView
 from schemas.codec import Decision, Envelope
@@ -69,6 +69,12 @@ class Story:
         job = self._jobs.by_id.get(self.job_id)
         return "unknown" if job is None else job.state
 
+    @property
+    def policy(self) -> str | None:
+        """Kind of the policy of the job's zone; None if it is unknown."""
+        job = self._jobs.by_id.get(self.job_id)
+        return None if job is None else policy_of(job.submission)
+
     def take_event(self, offset: int, envelope: Envelope) -> None:
         """Add a ledger event, if it is about the job."""
         own = self._own_part(envelope.event)
@@ -86,7 +92,9 @@ class Story:
         """
         match outcome := decision.outcome:
             case EventIgnored() if _is_about(outcome, self.job_id) or outcome.reason == "duplicate_event":
-                self._ignored[decision.place[0]] = f"ignored ({outcome.reason}): {sentence(outcome)}"
+                self._ignored[decision.place[0]] = (
+                    f"ignored ({outcome.reason}): {sentence(outcome, self.policy)}"
+                )
         own = self._own_part(decision.outcome)
         chapter = None if own is None else Chapter(decision.place, decision.time_s, decision.id, own)
         if isinstance(zone := decision.outcome, ZoneView):

@@ -26,8 +26,12 @@ from schemas.kind import Evidence
 from schemas.solves import SolveFinished, SolveRequested
 
 
-def describe(record: Event | Outcome) -> list[str]:
-    """Return a line about a record, and further lines with its numbers."""
+def describe(record: Event | Outcome, policy: str | None = None) -> list[str]:
+    """Return a line about a record, and further lines with its numbers.
+
+    Args:
+        policy: kind of the policy of the record's zone, if it is known: see `sentence`.
+    """
     for words in (_own_words(record), describe_loan(record)):
         if words is not None:
             return words
@@ -41,9 +45,9 @@ def describe(record: Event | Outcome) -> list[str]:
             pays = units(record.payment_micros)
             return [f"admitted ({record.reason}): pays {pays}", *_behind(record.evidence)]
         case JobRejected():
-            return [f"rejected ({record.reason}){_because(record)}", *_behind(record.evidence)]
+            return [f"rejected ({record.reason}){_because(record, policy)}", *_behind(record.evidence)]
         case JobQuoted():
-            return [f"{record.reason}{_because(record)}", *_behind(record.evidence)]
+            return [f"{record.reason}{_because(record, policy)}", *_behind(record.evidence)]
         case SolveRequested():
             return [f"a solver is asked: {record.question.kind}"]
         case SolveFinished():
@@ -63,7 +67,8 @@ def describe(record: Event | Outcome) -> list[str]:
             return [f"{record.node} fails at {record.samples_done} samples: {record.error}"]
         case JobRefunded():
             kept = record.retained_micros and f", {units(record.retained_micros)} retained"
-            return [f"refunded {units(record.refund_micros)}{kept or ''} ({record.reason}){_because(record)}"]
+            refunded = f"{units(record.refund_micros)}{kept or ''}"
+            return [f"refunded {refunded} ({record.reason}){_because(record, policy)}"]
         case JobWithdrawn():
             returned, retained = units(record.returned_micros), units(record.retained_micros)
             return [f"withdrawn: {returned} returned, {retained} retained"]
@@ -80,8 +85,12 @@ def describe(record: Event | Outcome) -> list[str]:
             return [record.TYPE]
 
 
-def happening(decision: Decision) -> str | None:
-    """Return a line for a decision that is shown to watchers; None for the others."""
+def happening(decision: Decision, policy: str | None = None) -> str | None:
+    """Return a line for a decision that is shown to watchers; None for the others.
+
+    Args:
+        policy: kind of the policy of the decision's zone, if it is known: see `sentence`.
+    """
     outcome = decision.outcome
     own = (view.happening(outcome) for view in policy_views())
     line = next((line for line in (*own, loan_happening(outcome)) if line is not None), None)
@@ -93,7 +102,7 @@ def happening(decision: Decision) -> str | None:
         case JobAdmitted():
             return f"{outcome.job_id} admitted ({outcome.reason}): pays {units(outcome.payment_micros)}"
         case JobRejected():
-            return f"{outcome.job_id} rejected ({outcome.reason}){_because(outcome)}"
+            return f"{outcome.job_id} rejected ({outcome.reason}){_because(outcome, policy)}"
         case JobRefunded():
             return f"{outcome.job_id} refunded {units(outcome.refund_micros)} ({outcome.reason})"
         case JobWithdrawn():
@@ -124,8 +133,8 @@ def _faulted(fault: EventFaulted) -> str:
     return f"event {fault.event_id} ({fault.event_type}) changed nothing: {sentence(fault)}"
 
 
-def _because(record: Record) -> str:
-    words = sentence(record)
+def _because(record: Record, policy: str | None) -> str:
+    words = sentence(record, policy)
     return f": {words}" if words else ""
 
 

@@ -224,9 +224,7 @@ class ConfiguredCell:
 
     def _quote(self, event: JobQuoteRequested) -> None:
         refusal = self._refusal(event)
-        self._outcomes.add(
-            self._asked[event.zone].quote(event) if refusal is None else refused(event, *refusal)
-        )
+        self._outcomes.add(self._zones.quote(event) if refusal is None else refused(event, *refusal))
 
     def _refusal(self, event: JobSubmitted | JobQuoteRequested) -> tuple[RejectionReason, Facts] | None:
         """Return the reason that no zone is asked about a job or a quote; None if one is."""
@@ -313,7 +311,7 @@ class ConfiguredCell:
         """Pass an event that a policy has registered to the zones under it."""
         takers = self._zones.that_take(type(event))
         for zone in takers:
-            zone.take(event)
+            zone.apply(event)
         if not takers:
             self._ignore("no_zone_takes_it", event_type=event.TYPE)
 

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable
 
 from schemas.base import Outcome
+from schemas.kind import PolicyKind
+from schemas.kinds import check_reason
 
 Effect = Callable[[Outcome], None]
 
@@ -49,3 +51,29 @@ class Outcomes:
         """Return all decisions, and begin with none."""
         taken, self._added = self._added, []
         return taken
+
+
+class ZoneOutcomes(Outcomes):
+    """Decisions on the present event as a zone adds to them: with reasons of its policy or of all policies.
+
+    Raises:
+        ValueError: a decision is added with a reason of another policy.
+    """
+
+    def __init__(self, outcomes: Outcomes, policy: PolicyKind) -> None:
+        self._all = outcomes
+        self._policy = policy
+
+    def add(self, outcome: Outcome) -> None:
+        check_reason(outcome, self._policy)
+        self._all.add(outcome)
+
+    def insert(self, index: int, outcome: Outcome) -> None:
+        check_reason(outcome, self._policy)
+        self._all.insert(index, outcome)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def since(self, index: int) -> list[Outcome]:
+        return self._all.since(index)

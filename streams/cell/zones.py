@@ -5,14 +5,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from pkgutil import resolve_name
 from typing import Any
 
-from schemas.base import Event
+from schemas.base import Event, Outcome
 from schemas.cells import Zone
+from schemas.jobs import JobQuoteRequested
 from schemas.kind import PolicyKind, PolicySettings
+from schemas.kinds import check_reason
 from streams.cell.jobs import JobRegister
 from streams.cell.layout import Layout
 from streams.cell.live_bytes import LiveBytes
 from streams.cell.nodes import NodePool
-from streams.cell.outcomes import Outcomes
+from streams.cell.outcomes import Outcomes, ZoneOutcomes
 from streams.cell.places import Place, note, placed
 from streams.policies.policy import BrokenPromise, ZoneContext, ZonePolicy
 
@@ -63,6 +65,16 @@ class Zones:
         return [
             self.asked[id] for id, kind in kinds.items() if any(event is one.event for one in kind.inputs)
         ]
+
+    def quote(self, request: JobQuoteRequested) -> Outcome:
+        """Return a zone's answer to a request for a quote.
+
+        Raises:
+            ValueError: its reason is one of another policy.
+        """
+        answer = self.asked[request.zone].quote(request)
+        check_reason(answer, self._kinds[self._layout.zones[request.zone].policy.kind])
+        return answer
 
     def wake(self, time_s: float) -> None:
         """Pass the present time to all zones."""
@@ -145,7 +157,7 @@ class Zones:
             self._live,
             self._nodes.loans,
             self._nodes,
-            self._outcomes,
+            ZoneOutcomes(self._outcomes, self._kinds[zone.policy.kind]),
         )
 
     def _add(self, context: ZoneContext) -> None:

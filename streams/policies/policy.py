@@ -44,7 +44,8 @@ class ZonePolicy(Protocol):
     """Policy that decides for one zone.
 
     Every method is deterministic, uses no time but the cell's, and does no I/O. The cell has checked ids,
-    owners, nodes and time before each call.
+    owners, nodes and time before each call. A policy without quotes, or without events of its own, derives
+    from it.
     """
 
     def __init__(self, context: ZoneContext) -> None:
@@ -59,6 +60,7 @@ class ZonePolicy(Protocol):
 
     def quote(self, request: JobQuoteRequested) -> Outcome:
         """Return the present offer for a job, on terms that the policy quotes. It changes nothing."""
+        raise AssertionError(f"quote {request.quote_id}: the policy registers no terms to quote on")
 
     def run_changed(self, job: Job, report: RunReport) -> None:
         """Apply a report about a run of a live job."""
@@ -87,8 +89,9 @@ class ZonePolicy(Protocol):
     def nodes_changed(self, change: NodeChange) -> None:
         """Apply a change of the state of one of the zone's nodes."""
 
-    def take(self, event: Event) -> None:
-        """Apply an event of a type that the policy has registered."""
+    def apply(self, event: Event) -> None:
+        """Apply an event of a type that the policy has registered, besides reports of runs."""
+        raise AssertionError(f"{event.TYPE}: the policy registers no events of its own")
 
     def wake(self, time_s: float) -> None:
         """Apply a tick of the cell's clock."""

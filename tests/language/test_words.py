@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.language.words import faults
+from tests.language.words import EMPTY_VERBS, faults
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("streams", "solvers", "executors", "schemas", "infra", "bench")
@@ -32,6 +32,12 @@ def test_a_class_name_means_one_thing() -> None:
         )
     doubled = sorted(name for name, count in names.items() if count > 1)
     assert doubled == DOUBLED.read_text().split(), "rename one of two classes; a name only leaves the list"
+
+
+def test_zone_policies_have_plain_verbs() -> None:
+    tree = ast.parse((ROOT / "streams" / "policies" / "policy.py").read_text(encoding="utf-8"))
+    names = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    assert [name for name in names if name.split("_")[0] in EMPTY_VERBS] == []
 
 
 def test_a_fault_is_found(tmp_path: Path) -> None:

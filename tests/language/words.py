@@ -36,6 +36,9 @@ REPLACED = {
 }
 """Words of people for machines, and old ones, each with what it may be replaced by."""
 
+EMPTY_VERBS = ("do", "handle", "manage", "perform", "process", "take")
+"""Verbs without content, by which no method of an interface begins."""
+
 _FORMS = {
     "hear": "hear|hears|heard|hearing",
     "tell": "tell|tells|told|telling",

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
-from schemas.base import Event, Outcome
 from schemas.decisions import (
     JobAdmitted,
     JobCompleted,
@@ -12,12 +11,11 @@ from schemas.decisions import (
     JobWithdrawn,
 )
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport
-from schemas.jobs import JobQuoteRequested
 from schemas.solves import SolveFinished, SolveRequested
 from streams.cell.jobs import Job
 from streams.cell.nodes import NodeChange
 from streams.policies.ignored import no_such_run, unknown_solve
-from streams.policies.policy import BrokenPromise, ZoneContext
+from streams.policies.policy import BrokenPromise, ZoneContext, ZonePolicy
 from tests.round_robin.kind import CountWorkload, QueuePlace, RoundRobinPolicy, SortProblem, SortSolution
 from tests.support.counting_commands import CountCancelled, CountOrdered
 
@@ -26,7 +24,7 @@ PLACE_BYTES = 512
 """Most bytes of a place in the queue or on a node in a snapshot: two ids and that of a run."""
 
 
-class RoundRobinZone:
+class RoundRobinZone(ZonePolicy):
     """See `ZonePolicy`."""
 
     def __init__(self, context: ZoneContext) -> None:
@@ -87,9 +85,6 @@ class RoundRobinZone:
         )
         self._assign()
 
-    def quote(self, request: JobQuoteRequested) -> Outcome:
-        raise AssertionError(f"{request.quote_id}: the policy registers no terms to quote on")
-
     def run_changed(self, job: Job, report: RunReport) -> None:
         if self._running.get(report.node) != (job.job_id, report.run_id):
             self._outcomes.add(no_such_run(report))
@@ -149,9 +144,6 @@ class RoundRobinZone:
 
     def choose_returns(self, servers: Sequence[str], count: int, due_s: float) -> Sequence[str]:
         return sorted(servers, key=lambda node: (node in self._running, node))[:count]
-
-    def take(self, event: Event) -> None:
-        raise AssertionError(f"{event.TYPE}: the policy registers no events of its own")
 
     def wake(self, time_s: float) -> None:
         if self._asked is None and len(self._queue) > 1 and time_s >= self._sort_s:

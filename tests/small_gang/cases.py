@@ -129,7 +129,7 @@ def test_a_job_of_a_lost_node_resumes_from_its_checkpoint(bench: RestoredBench) 
     bench.send(submitted(), tick(1), started("a1", 1, 0), progressed("a1", 1, 80, complete=False))
     down, changed, *orders = bench.send(offline("a1"))
     assert isinstance(down, NodeStatusChanged)
-    assert (changed.reason, changed.facts) == ("node_lost", {"node": "a1"})
+    assert (changed.reason, changed.facts) == ("node_lost", {"node": "a1", "status": "down"})
     assert released(orders) == [("a1", "node_lost"), ("a2", "node_lost")]
     assert assigned(bench.send(tick(2))) == [], "ranks of the first generation have not ended"
     bench.send(progressed("a2", 1, 80))
@@ -180,8 +180,11 @@ def test_a_waiting_job_is_withdrawn_at_once(bench: RestoredBench) -> None:
 
 
 def test_a_retired_node_leaves_without_its_job(bench: RestoredBench) -> None:
-    bench.send(submitted(), tick(1), NodeRetired(cell="c", node="a1"))
-    assert released(bench.send(tick(2))) == [("a1", "preempted"), ("a2", "preempted")]
+    bench.send(submitted(), tick(1))
+    assert released(bench.send(NodeRetired(cell="c", node="a1"))) == [
+        ("a1", "preempted"),
+        ("a2", "preempted"),
+    ]
     assert NodeMoved in types(bench.send(progressed("a1", 1, 40), progressed("a2", 1, 40)))
     assert assigned(bench.send(tick(3))) == [("j", "a2", 2), ("j", "b1", 2)]
 
@@ -203,8 +206,7 @@ def test_a_server_on_loan_is_returned_without_its_job() -> None:
     assert rejected.facts == {"ranks": 4, "own_devices": 3}
     bench.send(submitted("own", processes=3), submitted("guest", processes=1))
     assert assigned(bench.send(tick(1)))[-1] == ("guest", "s1", 1)
-    bench.send(reclaimed(1, due_slot=6))
-    assert released(bench.send(tick(2))) == [("s1", "preempted")]
+    assert released(bench.send(reclaimed(1, due_slot=6))) == [("s1", "preempted")]
     assert NodeMoved in types(bench.send(progressed("s1", 1, 40, job_id="guest")))
     assert assigned(bench.send(tick(3))) == []
 
@@ -213,7 +215,7 @@ def test_a_silent_run_fails_after_the_timeout(bench: RestoredBench) -> None:
     bench.send(submitted(processes=1), tick(0))
     outcomes = [each for slot in range(1, 12) for each in bench.send(tick(slot))]
     changed = next(each for each in outcomes if isinstance(each, LineChanged))
-    assert (changed.reason, changed.facts["case"]) == ("node_lost", "silent")
+    assert (changed.reason, changed.facts["case"]) == ("run_failed", "silent")
 
 
 def test_an_unknown_report_and_an_unknown_answer_are_ignored(bench: RestoredBench) -> None:
@@ -238,6 +240,6 @@ def test_a_job_takes_no_more_of_a_snapshot_than_is_counted() -> None:
     bench = RestoredBench()
     bench.send(configuration(zones=(zone(policy=POLICY, nodes=nodes),)), submitted(processes=8), tick(1))
     bench.send(*(progressed(node.id, 1, WORK_SAMPLES) for node in nodes[1:]))
-    (job,) = bench.zone.jobs.values()
-    assert len(job.done) == 7
-    assert len(msgpack.packb(bench.zone.state()["jobs"])) <= job.state_bytes
+    assert len(bench.described["jobs"]["j"]["done"]) == 7
+    packed = msgpack.packb([bench.cell.jobs.state()["live"], bench.zone.state()["jobs"]])
+    assert len(packed) <= bench.cell.live_jobs_bytes

@@ -11,7 +11,7 @@ from schemas.facts import Facts
 from schemas.kind import OrderTimeoutSeconds, PolicyKind, PolicySettings, Terms, Workload
 
 Processes = Annotated[int, Field(ge=1, le=8)]
-Reason = Literal["started", "withdrawn", "failed", "node_lost", "preempted"]
+Reason = Literal["started", "resumed", "node_lost", "preempted", "run_failed", "withdrawn", "work_done"]
 
 
 class LinePolicy(PolicySettings):
@@ -23,7 +23,7 @@ class LinePolicy(PolicySettings):
 
 
 class LineWorkload(Workload):
-    """Fitting a line to points, by processes that each have a node of their own."""
+    """Fitting a line to points, by processes that each have a GPU."""
 
     kind: Literal["line"] = "line"
     processes: Processes = 1
@@ -76,7 +76,7 @@ class LineReleased(Command):
     CANCELS: ClassVar = True
     job_id: Identifier
     generation: Annotated[int, Field(ge=1)]
-    reason: Reason
+    reason: Literal["withdrawn", "failed", "node_lost", "preempted"]
 
 
 SMALL_GANG = PolicyKind(

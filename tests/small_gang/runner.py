@@ -9,11 +9,7 @@ from executors.gang.runner import GangRunner, GangRunnerKind
 from executors.gang.settings import JobSettings
 from tests.small_gang.kind import LineAssigned, LineReleased, LineWorkload
 
-
-class LineOrder(RankOrder):
-    """See `RankOrder`."""
-
-    workload: LineWorkload
+LineOrder = RankOrder[LineWorkload]
 
 
 class LineRunner(GangRunner[LineAssigned]):

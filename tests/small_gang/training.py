@@ -11,7 +11,7 @@ from torch import Tensor
 
 from executors.gang.checkpoints import MODEL_TENSORS, JobResult, Position, State
 from executors.gang.group import ProcessGroup
-from executors.gang.rank import GangRank, live
+from executors.gang.rank import live
 from executors.gang.replicated import ReplicatedTraining
 from executors.gang.shares import share
 from tests.small_gang.runner import LineOrder
@@ -42,19 +42,11 @@ class LineTraining(ReplicatedTraining[LineOrder, Points]):
 
     position = Position()
 
-    def __init__(self, rank: GangRank[LineOrder]) -> None:
-        self._workload = rank.order.workload
-        super().__init__(rank, self._workload.model_dump(mode="json"))
-
     def prepare(self) -> None:
         self._weights = torch.zeros(2)
 
     def move_to(self, position: Position) -> None:
         self.position = position
-
-    @property
-    def is_finished(self) -> bool:
-        return self.position.samples_done >= self._workload.work_samples
 
     def share(self, rank: int, world: int) -> Points:
         places = share(BATCH_SIZE, rank, world)
@@ -67,7 +59,7 @@ class LineTraining(ReplicatedTraining[LineOrder, Points]):
         self._weights -= LEARNING_RATE * sums[:2]
         done = self.position
         self.position = Position(done.samples_done + BATCH_SIZE, done.steps + 1, float(sums[2]))
-        time.sleep(self._workload.step_s)
+        time.sleep(self.rank.order.workload.step_s)
 
     def tensors(self) -> Mapping[str, Mapping[str, Tensor]]:
         return {MODEL_TENSORS: {"weights": self._weights}}

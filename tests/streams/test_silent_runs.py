@@ -20,7 +20,7 @@ STEP_S = 5.0
 
 def elapse(bench: Bench, tick: Callable, seconds: float, step_s: float = STEP_S) -> list[Outcome]:
     """Let time pass, in which no node says anything."""
-    began_s = next(iter(bench.cell.zones.values()))._orders._time_s or 0.0
+    began_s = bench.cell.time_s or 0.0
     outcomes: list[Outcome] = []
     for number in range(1, int(seconds / step_s) + 1):
         outcomes += bench.send(tick(began_s + number * step_s))

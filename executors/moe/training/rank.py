@@ -51,7 +51,8 @@ class ExpertTraining(GangTraining[MoeOrder, SampleShare]):
         assert isinstance(workload, MoeTrainWorkload), "RANK_WORK names this work for its kind"
         self._workload = workload
         # A checkpoint is whole: any number of ranks can continue from it.
-        super().__init__(rank, workload.model_dump(mode="json", exclude={"ranks", "experts_per_device"}))
+        identity = workload.model_dump(mode="json", exclude={"ranks", "experts_per_device"})
+        super().__init__(rank, identity=identity)
 
     def prepare(self) -> None:
         order, workload = self.rank.order, self._workload

@@ -11,12 +11,10 @@ SENTENCES = MappingProxyType(
         "breaks_a_promise/server_in_use": (
             "zone {zone}: server {server} has workers, and would have other GPUs or another speed"
         ),
-        "job_ending": "job {job_id} is ending already",
         "larger_than_the_zone": (
             "{min_workers} workers of {gpus_per_worker} GPUs each, and the zone's own servers have room for "
             "{room_workers}"
         ),
-        "node_lost": "node {node} is {status}",
         "preempted": "gives back {servers}",
         "resumed/waited_too_long": "it had waited for too long, and came first",
         "scaled_in/jobs_gain_more": "jobs that gain more",

@@ -12,11 +12,9 @@ SENTENCES = MappingProxyType(
             "zone's own nodes would have {own_devices}"
         ),
         "gave_way": "job {job_id} of user {user} has waited for {waited_s:.0f} s",
-        "job_ending": "job {job_id} is ending already",
         "larger_than_the_zone": (
             "{ranks} ranks need a device each, and the zone's own nodes have {own_devices}"
         ),
-        "node_lost": "node {node} is {status}",
         "preempted": "node {node} is to leave",
         "time_over": "its time was over before there were devices for it",
         "unusable_report/job_trains": "job {job_id}: a job that trains has no profile stage",

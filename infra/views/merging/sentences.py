@@ -16,12 +16,10 @@ SENTENCES = MappingProxyType(
             "zone {zone}: {jobs} pipeline-parallel jobs were admitted, and no node would have the "
             "{needed_gpus} GPUs that one is profiled on"
         ),
-        "job_ending": "job {job_id} is ending already",
         "larger_than_the_zone": (
             "a pipeline-parallel job is profiled on {needed_gpus} GPUs of one node, and nodes have "
             "{most_node_gpus} at most"
         ),
-        "node_lost": "node {node} is {status}",
         "other_base_model": "the zone's base model is {base_model}",
         "preempted/leaving": "node {node} is to leave",
         "preempted/profile_run": "job {job_id} is profiled on node {node}",

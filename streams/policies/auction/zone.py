@@ -196,7 +196,7 @@ class AuctionZone:
                 market.node_open[row] = True
                 self.replanner.keep(row)
 
-    def take(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:
         if not isinstance(event, VendorQuoted | VendorLeft):
             raise TypeError(f"an auction zone takes no {event.TYPE}")
         if event.vendor not in self._vendors:

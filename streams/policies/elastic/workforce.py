@@ -5,32 +5,38 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from schemas.base import Outcome
-from schemas.elastic.commands import WorkersAssigned
+from schemas.elastic.commands import Member, ReleaseReason, WorkersAssigned, WorkersReleased
 from schemas.elastic.outcomes import JobResized, ResizeReason
 from schemas.facts import NO_FACTS, Fact
 from solvers.elastic.cluster import Cluster
 from solvers.elastic.demand import Grant
 from solvers.elastic.lent import hosted_job
 from solvers.elastic.making_room import leave
-from streams.cell.live_bytes import LiveBytes
-from streams.cell.outcomes import Outcomes
 from streams.policies.elastic.job import ElasticJob, QueueEntry
-from streams.policies.elastic.outcomes import released, resized
 from streams.policies.elastic.sizes import LeastDemand
-from streams.policies.gang.gangs import Why
+from streams.policies.gang.gangs import Cause, Why
 from streams.policies.gang.single_job import SingleJobGangs
 from streams.policies.gpus import described_gpus
-from streams.policies.orders import OrderClock
+from streams.policies.policy import ZoneContext
+
+_RELEASE_REASONS: Mapping[ResizeReason, ReleaseReason] = {
+    "scaled_in": "scaled_in",
+    "scaled_out": "scaled_in",
+    "moved": "scaled_in",
+    "servers_reclaimed": "scaled_in",
+    "preempted": "preempted",
+    "node_lost": "node_lost",
+    "run_failed": "node_lost",
+    "stopped": "withdrawn",
+}
+"""Reasons of releases, by reason of the change."""
 
 
 class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
     """Workers of the jobs of one zone."""
 
-    def __init__(
-        self, zone: str, cluster: Cluster, live: LiveBytes, orders: OrderClock, outcomes: Outcomes
-    ) -> None:
-        super().__init__(zone, live, orders, outcomes)
+    def __init__(self, context: ZoneContext, cluster: Cluster) -> None:
+        super().__init__(context)
         self.cluster = cluster
         self.time_s: float | None = None
         self.spanning_speed = 1.0
@@ -48,12 +54,10 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
         """Jobs that wait after a refused run, by the last check."""
 
     def add(self, job: ElasticJob) -> None:
-        """Add a job."""
-        self.jobs[job.job.job_id] = job
         self.shapes[LeastDemand.of(job.workload)] += 1
         for node in (*job.members, *job.leaving):
             self._busy.setdefault(node, {})[job.job.job_id] = None
-        self.note(job)
+        super().add(job)
 
     @property
     def waiting(self) -> list[ElasticJob]:
@@ -93,11 +97,9 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
         return entry
 
     def is_busy(self, node: str) -> bool:
-        """Return whether a node has workers, or has not reported their end."""
         return node in self._busy
 
     def jobs_on(self, node: str) -> list[ElasticJob]:
-        """Return the jobs that make a node busy, in the order of their arrival."""
         return _by_arrival(self.jobs[job_id] for job_id in self._busy.get(node, ()))
 
     def placed(self, job: ElasticJob) -> dict[str, int]:
@@ -185,11 +187,9 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
         left = {node: job.members[node] for node in job.working if node not in placed}
         before, resumes, replaced = job.workers, not job.members, job.generation
         self.leave(job, left, replaced)
-        job.hear(self.orders.elapsed_s)
-        done = job.done
-        job.generation, job.workers = replaced + 1, workers
-        job.members, job.done = {**kept, **placed}, {}
-        job.leader, job.since_s = next(iter(job.members)), None
+        self._begin_generation(job, replaced + 1, {**kept, **placed})
+        done, job.done = job.done, {}
+        job.workers, job.since_s = workers, None
         for node in done:
             if node not in job.members:
                 self._gone(job, node)
@@ -250,16 +250,42 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
 
     def _changed(self, job: ElasticJob, width_before: int, why: Why[ResizeReason]) -> JobResized:
         workers = job.workers or job.workload.min_workers
-        return resized(self.zone, job, width_before, self.work_left_s(job) / job.speedup[workers], why)
+        return JobResized(
+            zone=self.zone,
+            job_id=job.job_id,
+            generation=job.generation,
+            reason=why.reason,
+            workers_before=width_before,
+            workers=job.workers,
+            pool=job.pool,
+            flexible_pool=job.flexible_pool,
+            servers=tuple(Member(node=node, workers=count) for node, count in job.members.items()),
+            remaining_s=self.work_left_s(job) / job.speedup[workers],
+            samples_done=job.job.samples_done,
+            facts=dict(why.facts),
+        )
 
-    def _released(self, job: ElasticJob, node: str, generation: int, why: Why[ResizeReason]) -> Outcome:
-        return released(self.zone, job, node, generation, why)
+    def _released(
+        self, job: ElasticJob, node: str, generation: int, why: Why[ResizeReason]
+    ) -> WorkersReleased:
+        return WorkersReleased(
+            zone=self.zone,
+            node=node,
+            job_id=job.job_id,
+            generation=generation,
+            run_id=job.run_of(generation),
+            reason=_RELEASE_REASONS[why.reason],
+            by_s=why.by_s,
+        )
 
-    def _why_failed(self, job: ElasticJob, facts: Mapping[str, Fact]) -> Why[ResizeReason]:
-        return Why("run_failed" if job.given_up is None else "stopped", facts)
-
-    def _why_done(self, job: ElasticJob) -> Why[ResizeReason]:  # noqa: ARG002
-        return Why("stopped", {"case": "work_done"})
+    def _why(self, job: ElasticJob, cause: Cause, facts: Mapping[str, Fact] = NO_FACTS) -> Why[ResizeReason]:
+        match cause:
+            case "withdrawn" | "work_done":
+                return Why("stopped", {"case": cause})
+            case "run_failed" if job.given_up is not None:
+                return Why("stopped", facts)
+            case _:
+                return super()._why(job, cause, facts)
 
     def _quiet_after_start_s(self, job: ElasticJob) -> float:
         return self.work_left_s(job) / self.speed(job)

@@ -12,7 +12,7 @@ from solvers.experts.placement import Cluster
 from streams.cell.jobs import Job
 from streams.cell.states import NO_STATE, from_state, state_of
 from streams.policies.experts.popularity import Popularity
-from streams.policies.gang.gang import Gang
+from streams.policies.gang.rigid import RigidGang
 
 _BYTES_PER_JOB = 384
 """Packed numbers of a job and an id of 128 characters, besides names and its end."""
@@ -21,9 +21,8 @@ _BYTES_PER_NODE = 8
 
 
 @dataclass
-class MoeJob(Gang):
-    """A job whose processes are ranks, see `Gang`. A preempted job gets a new `arrival`. A job begins its
-    next generation once no node has ranks of the one before."""
+class MoeJob(RigidGang):
+    """See `RigidGang`. A preempted job gets a new `arrival`."""
 
     ALL_TRACK_PROGRESS: ClassVar = False
 
@@ -49,6 +48,10 @@ class MoeJob(Gang):
         """Workload of the job."""
 
     @property
+    def ranks(self) -> int:
+        return self.workload.ranks
+
+    @property
     def until_s(self) -> float | None:
         """Time at which it ends at the latest; None without one."""
         return self.workload.requests.until_s if isinstance(self.workload, MoeServeWorkload) else None
@@ -63,11 +66,6 @@ class MoeJob(Gang):
     def is_ending(self) -> bool:
         """Whether it has no further runs."""
         return super().is_ending or self.is_time_over
-
-    @property
-    def leaving_ranks(self) -> dict[str, int]:
-        """Ranks that are to end, by node."""
-        return {node: leaving.processes for node, leaving in self.leaving.items()}
 
     def had_ranks_s(self, time_s: float) -> float:
         """Return for how long it has had ranks by now, since it was submitted or preempted for another."""

@@ -1,40 +1,10 @@
-"""Decisions on a job: changes of its ranks or placements, commands, and its end."""
+"""Decisions on the placements of a job, and the commands that assign its ranks and place its experts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from schemas.experts.commands import (
-    ExpertsPlaced,
-    RankMember,
-    RanksAssigned,
-    RanksReleased,
-    RanksReleaseReason,
-)
-from schemas.experts.outcomes import LayerPlaced, PlacementDecided, PlacementReason, RanksChanged
-from schemas.experts.outcomes import RanksChangeReason as ChangeReason
+from schemas.experts.commands import ExpertsPlaced, RankMember, RanksAssigned
+from schemas.experts.outcomes import LayerPlaced, PlacementDecided, PlacementReason
 from streams.policies.experts.job import MoeJob
-from streams.policies.gang.gangs import Why
-
-_RELEASE_REASONS: Mapping[ChangeReason, RanksReleaseReason] = {
-    "preempted": "preempted",
-    "gave_way": "preempted",
-    "node_lost": "node_lost",
-    "run_failed": "node_lost",
-    "withdrawn": "withdrawn",
-    "ended": "ended",
-}
-"""Reasons of releases by reason of the change, unless the job is given up."""
-
-
-def changed(zone: str, job: MoeJob, why: Why[ChangeReason]) -> RanksChanged:
-    """Return the decision that a job has ranks, or none any more."""
-    return RanksChanged(
-        zone=zone,
-        job_id=job.job_id,
-        generation=job.generation,
-        reason=why.reason,
-        members=members_of(job),
-        facts=dict(why.facts),
-    )
 
 
 def members_of(job: MoeJob) -> tuple[RankMember, ...]:
@@ -60,18 +30,6 @@ def assigned(zone: str, job: MoeJob, report_interval_s: float) -> list[RanksAssi
         workload=job.workload,
     )
     return [order.model_copy(update={"node": node}) for node in job.members]
-
-
-def released(zone: str, job: MoeJob, node: str, generation: int, why: Why[ChangeReason]) -> RanksReleased:
-    """Return the order to a node to end the ranks of a generation."""
-    return RanksReleased(
-        zone=zone,
-        node=node,
-        job_id=job.job_id,
-        generation=generation,
-        run_id=job.run_of(generation),
-        reason="failed" if job.given_up else _RELEASE_REASONS[why.reason],
-    )
 
 
 def decided(

@@ -1,56 +1,41 @@
 """The jobs of a zone and their ranks: assignments of devices, preemptions and ends."""
 
 import math
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from schemas.base import Outcome
+from schemas.experts.commands import RanksReleased
+from schemas.experts.outcomes import RanksChanged
 from schemas.experts.outcomes import RanksChangeReason as ChangeReason
 from schemas.experts.workload import MoeServeWorkload
-from schemas.facts import Fact, Facts
-from streams.cell.live_bytes import LiveBytes
-from streams.cell.outcomes import Outcomes
+from schemas.facts import NO_FACTS, Fact, Facts
 from streams.policies.experts.claims import Holdings
 from streams.policies.experts.job import MoeJob
-from streams.policies.experts.outcomes import assigned, changed, decided, released
+from streams.policies.experts.outcomes import assigned, decided, members_of
 from streams.policies.experts.turns import UserTurns
-from streams.policies.gang.gangs import Why
-from streams.policies.gang.single_job import SingleJobGangs
-from streams.policies.gpus import Gpus
-from streams.policies.orders import OrderClock
+from streams.policies.gang.gangs import Cause, Why
+from streams.policies.gang.rigid import RigidGangs
+from streams.policies.policy import ZoneContext
 
 _LONGEST_QUIET_S = 8_640.0
 """Longest expected silence of a service after its begin."""
 
 
-class Ranks(SingleJobGangs[MoeJob, ChangeReason]):
+class Ranks(RigidGangs[MoeJob, ChangeReason]):
     """Ranks of the jobs of one zone."""
 
-    def __init__(
-        self, zone: str, gpus: Gpus, live: LiveBytes, orders: OrderClock, outcomes: Outcomes
-    ) -> None:
-        super().__init__(zone, live, orders, outcomes)
-        self.gpus = gpus
+    def __init__(self, context: ZoneContext) -> None:
+        super().__init__(context)
         self.turns = UserTurns()
-        self.arrivals = 0
-        """Number of arrivals by now, from which `arrival` is set."""
-        self.time_s = 0.0
+        self.time_s = context.cell.epoch_s
         self.report_interval_s = 0.0
         self.patience_s = math.inf
         self.has_news = False
         """Whether the zone has changed since its last report."""
-        self.sizes: Counter[int] = Counter()
-        """Number of jobs by number of ranks; only sizes of at least one job."""
         self._next_claim_s = -math.inf
         """Earliest time of the next claim without another event."""
         self._next_retry_s = -math.inf
         """Time of the next run after a refused one (`OrderClock`)."""
-
-    @property
-    def waiting(self) -> list[MoeJob]:
-        """Jobs that can be given ranks, in the order of their submission."""
-        elapsed_s = self.orders.elapsed_s
-        return [job for job in self.jobs.values() if job.waits and job.retry_s <= elapsed_s]
 
     @property
     def jobs_without_ranks(self) -> int:
@@ -58,17 +43,13 @@ class Ranks(SingleJobGangs[MoeJob, ChangeReason]):
         return sum(not job.members and not job.is_ending for job in self.jobs.values())
 
     @property
-    def held_devices(self) -> int:
-        """Devices, idle or being released, that are held for jobs for which others were preempted."""
+    def reserved_gpus(self) -> int:
+        """GPUs, idle or being released, that are kept for jobs for which others were preempted."""
         return sum(job.workload.ranks for job in self.jobs.values() if job.is_awaited)
 
     def add(self, job: MoeJob) -> None:
-        """Add a job."""
-        self.jobs[job.job_id] = job
-        self.sizes[job.workload.ranks] += 1
-        self.gpus.hold(job.job_id, {**job.members, **job.leaving_ranks})
-        self.has_changed = True
-        self.note(job)
+        self.turns.join(job.job.user)
+        super().add(job)
 
     def note(self, job: MoeJob) -> None:
         super().note(job)
@@ -93,7 +74,16 @@ class Ranks(SingleJobGangs[MoeJob, ChangeReason]):
             for other in claim.preempted:
                 self._preempt_for(other, claim.job)
         while (idle := self.gpus.idle()) and (job := queue.next(idle)) is not None:
-            self._begin(job)
+            if not self.start(job):
+                raise AssertionError(f"job {job.job_id} needs {job.ranks} devices, and fewer are idle")
+
+    def start(self, job: MoeJob) -> bool:
+        if not super().start(job):
+            return False
+        job.since_s = self.time_s
+        job.is_profiled = job.is_awaited = False
+        self.has_changed = True
+        return True
 
     def _preempt_for(self, job: MoeJob, other: MoeJob) -> None:
         """Preempt a job for another. It waits again as if it had been submitted now."""
@@ -107,40 +97,35 @@ class Ranks(SingleJobGangs[MoeJob, ChangeReason]):
         self.jobs[job.job_id] = self.jobs.pop(job.job_id)
         self.turns.give(job.job.user)
 
-    def _begin(self, job: MoeJob) -> None:
-        members = self.gpus.place(job.job_id, job.workload.ranks, {})
-        if members is None:
-            raise AssertionError(f"job {job.job_id} needs {job.workload.ranks} devices, and fewer are idle")
-        job.members, job.leader = members, next(iter(members))
-        job.generation += 1
-        job.since_s = self.time_s
-        job.is_profiled = job.is_awaited = False
-        job.hear(self.orders.elapsed_s)
-        self.has_changed = True
-        self._outcomes.add(changed(self.zone, job, Why("resumed" if job.generation > 1 else "started")))
+    def _assigned(self, job: MoeJob) -> Iterator[Outcome]:
         if job.popularity is not None:
             layers = job.popularity.resize(job.cluster, self.time_s)
             if layers:
-                self._outcomes.add(
-                    decided(self.zone, job, job.popularity.revision, "devices_changed", layers)
-                )
-        self.note(job)
-        self._outcomes.extend(assigned(self.zone, job, self.report_interval_s))
-
-    def _width(self, job: MoeJob) -> int:
-        return sum(job.members.values())
+                yield decided(self.zone, job, job.popularity.revision, "devices_changed", layers)
+        yield from assigned(self.zone, job, self.report_interval_s)
 
     def _changed(self, job: MoeJob, width_before: int, why: Why[ChangeReason]) -> Outcome:  # noqa: ARG002
-        return changed(self.zone, job, why)
+        return RanksChanged(
+            zone=self.zone,
+            job_id=job.job_id,
+            generation=job.generation,
+            reason=why.reason,
+            members=members_of(job),
+            facts=dict(why.facts),
+        )
 
     def _released(self, job: MoeJob, node: str, generation: int, why: Why[ChangeReason]) -> Outcome:
-        return released(self.zone, job, node, generation, why)
+        return RanksReleased(
+            zone=self.zone,
+            node=node,
+            job_id=job.job_id,
+            generation=generation,
+            run_id=job.run_of(generation),
+            reason="ended" if why.reason == "ended" else job.release_reason(why.reason),
+        )
 
-    def _why_failed(self, job: MoeJob, facts: Mapping[str, Fact]) -> Why[ChangeReason]:  # noqa: ARG002
-        return Why("run_failed", facts)
-
-    def _why_done(self, job: MoeJob) -> Why[ChangeReason]:  # noqa: ARG002
-        return Why("ended")
+    def _why(self, job: MoeJob, cause: Cause, facts: Mapping[str, Fact] = NO_FACTS) -> Why[ChangeReason]:
+        return Why("ended") if cause == "work_done" else super()._why(job, cause, facts)
 
     def _quiet_after_start_s(self, job: MoeJob) -> float:
         """Return the time until a service ends: it may be silent until then."""
@@ -152,11 +137,8 @@ class Ranks(SingleJobGangs[MoeJob, ChangeReason]):
     def _let_go(self, job: MoeJob) -> None:
         job.had_s, job.since_s = job.had_ranks_s(self.time_s), self.time_s
 
-    def _gone(self, job: MoeJob, node: str) -> None:
-        self.gpus.give_back(job.job_id, (node,))
-
     def _over(self, job: MoeJob) -> None:
+        super()._over(job)
         user = job.job.user
-        self.sizes -= Counter((job.workload.ranks,))
         if user not in self.room.held:
             self.turns.leave(user)

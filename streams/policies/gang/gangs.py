@@ -3,21 +3,25 @@
 A policy decides on which nodes a job has how many processes. Everything after that is common to all policies.
 """
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
 
 from schemas.facts import NO_FACTS, Fact
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
-from streams.cell.live_bytes import LiveBytes
-from streams.cell.outcomes import Outcomes
+from streams.cell.nodes import NodeChange
 from streams.policies.gang.gang import Gang, Leaving, generation_of
 from streams.policies.gang.room import JobsRoom
-from streams.policies.ignored import no_such_run
+from streams.policies.ignored import job_ending, no_such_run
 from streams.policies.orders import OrderClock
+from streams.policies.policy import ZoneContext
 
 G = TypeVar("G", bound=Gang)
 R = TypeVar("R", bound=str)
+
+Cause = Literal["started", "resumed", "node_lost", "preempted", "run_failed", "withdrawn", "work_done"]
+"""Causes for which processes begin and end under any policy."""
 
 
 class Why(NamedTuple, Generic[R]):
@@ -32,15 +36,40 @@ class Why(NamedTuple, Generic[R]):
 class Gangs(ABC, Generic[G, R]):
     """Gangs of one zone."""
 
-    def __init__(self, zone: str, live: LiveBytes, orders: OrderClock, outcomes: Outcomes) -> None:
-        self.zone = zone
-        self._outcomes = outcomes
-        self.orders = orders
+    def __init__(self, context: ZoneContext) -> None:
+        self.zone = context.zone.id
+        self._outcomes = context.outcomes
+        self.orders = OrderClock(context.cell.cell, timeout_s=math.inf)
+        """Its timeout is that of the zone's settings."""
         self.jobs: dict[str, G] = {}
-        """Jobs by id, in the order of their submission."""
-        self.room = JobsRoom(live)
+        """Jobs by id, in the order of their arrival."""
+        self.arrivals = 0
+        """Number of arrivals by now, from which `arrival` is set."""
+        self.room = JobsRoom(context.live)
         self.has_changed = False
         """Whether anything has happened since nodes were last assigned that could change an assignment."""
+
+    def add(self, job: G) -> None:
+        """Add a job."""
+        self.jobs[job.job_id] = job
+        self.note(job)
+
+    def jobs_on(self, node: str) -> list[G]:
+        """Return the jobs with processes on a node, those that are to end included, in the order of their
+        arrival."""
+        return [job for job in self.jobs.values() if node in job.members or node in job.leaving]
+
+    def is_busy(self, node: str) -> bool:
+        """Return whether a node has processes, or has not reported their end."""
+        return bool(self.jobs_on(node))
+
+    def withdraw(self, job: G) -> None:
+        """Apply the withdrawal of a job by its user."""
+        if job.is_ending:
+            self._outcomes.add(job_ending(job.job_id))
+            return
+        job.withdraw()
+        self.end(job, self._why(job, "withdrawn"))
 
     def report(self, job: G, report: RunReport, backs_off: bool = False) -> None:
         """Apply a report of a node about a run of a job.
@@ -60,6 +89,10 @@ class Gangs(ABC, Generic[G, R]):
             self._complete(job, report)
         else:
             self._outcomes.add(no_such_run(report))
+
+    def refuse(self, job: G, failed: RunFailed) -> None:
+        """Apply the refusal of a node to begin a run of a job."""
+        self.report(job, failed, backs_off=True)
 
     def give_up_silent(self) -> None:
         """Count silent runs as failed, or as ended where nodes were ordered to end them."""
@@ -87,19 +120,21 @@ class Gangs(ABC, Generic[G, R]):
         """End the processes of a job, as `put_back` does, and keep its progress. A job that is ending, and
         has no processes left, is over."""
 
-    def lose(self, job: G, node: str, why: Why[R]) -> None:
-        """Note that a node has lost the processes of a job. It is ordered to end them all the same: a node
-        that was only silent ends them when it is back."""
-        if node in job.members:
-            self.put_back(job, why)
-        if node in job.leaving:
-            self._cleared(job, node)
+    def lose_node(self, change: NodeChange) -> None:
+        """End the runs of a node that is down or has restarted, except those that it continues. It is ordered
+        to end them all the same: a node that was only silent ends them when it is back."""
+        node, facts = change.node, {"node": change.node, "status": change.status}
+        for job in self.jobs_on(node):
+            if job.run_on(node) in change.runs:
+                continue
+            if node in job.members:
+                self.put_back(job, self._why(job, "node_lost", facts))
+            if node in job.leaving:
+                self._cleared(job, node)
 
-    def lose_runs(self, jobs: Iterable[G], node: str, why: Why[R], held: Collection[str]) -> None:
-        """Note that a node has lost its processes of jobs, except for the runs that it continues."""
-        for job in jobs:
-            if job.run_on(node) not in held:
-                self.lose(job, node, why)
+    def preempt(self, job: G, facts: Mapping[str, Fact]) -> None:
+        """End the processes of a job, since their nodes are needed otherwise."""
+        self.put_back(job, self._why(job, "preempted", facts))
 
     def leave(self, job: G, nodes: Mapping[str, int], generation: int) -> None:
         """Note that nodes are to end their processes of a generation."""
@@ -123,17 +158,39 @@ class Gangs(ABC, Generic[G, R]):
             "has_changed": self.has_changed,
         }
 
-    @abstractmethod
-    def _why_failed(self, job: G, facts: Mapping[str, Fact]) -> Why[R]:
-        """Return the reason that processes end since a run has failed."""
+    def broken_invariants(self) -> Iterator[str]:
+        """Yield a line for each broken invariant."""
+        for id, job in self.jobs.items():
+            if job.members and job.is_ending:
+                yield f"job {id} is ending, and has processes on {list(job.members)}"
+            if job.members and job.leader not in job.members:
+                yield f"job {id} has no leader among {list(job.members)}"
+            if not job.done.keys() <= job.members.keys() or job.leader in job.done:
+                yield f"job {id} waits for its leader with {list(job.done)} of {list(job.members)} done"
 
-    @abstractmethod
-    def _why_done(self, job: G) -> Why[R]:
-        """Return the reason that processes end since the work was done without them."""
+    def _why(self, job: G, cause: Cause, facts: Mapping[str, Fact] = NO_FACTS) -> Why[R]:  # noqa: ARG002
+        """Return the policy's reason for a change by a common cause: by default the same word, which is then
+        one of the policy's reasons.
 
-    @abstractmethod
-    def _quiet_after_start_s(self, job: G) -> float:
-        """Return for how long a run may report nothing after its start."""
+        Args:
+            job: in its state after a failure or a withdrawal.
+        """
+        return Why(cast(R, cause), facts)
+
+    def _quiet_after_start_s(self, job: G) -> float:  # noqa: ARG002
+        """Return for how long a run may report nothing after its start, besides the timeout."""
+        return 0.0
+
+    def _begin_generation(
+        self, job: G, generation: int, members: Mapping[str, int], quiet_s: float = 0.0
+    ) -> None:
+        """Give a job the processes of a new generation, the first of which leads it.
+
+        Args:
+            quiet_s: for how long it may report nothing, besides the timeout.
+        """
+        job.generation, job.members, job.leader = generation, dict(members), next(iter(members))
+        job.hear(self.orders.elapsed_s, quiet_s)
 
     def _started(self, job: G, samples_done: int) -> None:
         """Apply the start of a run."""
@@ -167,7 +224,7 @@ class Gangs(ABC, Generic[G, R]):
                 self.note(job)
             case RunFinished() | RunProgressed(complete=True):
                 self._progressed(job, report.samples_done)
-                why = self._why_failed(job, {"case": "ended", "node": report.node})
+                why = self._why(job, "run_failed", {"case": "ended", "node": report.node})
                 self.put_back(job, why, without=report.node)
                 self._cleared(job, report.node)
             case RunStarted() if leads:
@@ -201,14 +258,14 @@ class Gangs(ABC, Generic[G, R]):
         job.finished = report
         if generation == job.generation:
             self._leave_all(job)
-        self.end(job, self._why_done(job))
+        self.end(job, self._why(job, "work_done"))
         leaving = job.leaving.get(report.node)
         if leaving is not None and leaving.generation == generation:
             self._cleared(job, report.node)
 
     def _fail(self, job: G, report: RunFailed, backs_off: bool) -> None:
-        why = self._why_failed(job, job.fail(report, self.orders, backs_off))
-        self.put_back(job, why, without=report.node)
+        facts = job.fail(report, self.orders, backs_off)
+        self.put_back(job, self._why(job, "run_failed", facts), without=report.node)
         self._cleared(job, report.node)
 
     def _leave_all(self, job: G) -> None:

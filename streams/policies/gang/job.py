@@ -59,6 +59,19 @@ class GangJob(ABC):
             return None
         return "failed" if self.given_up else "withdrawn"
 
+    def release_reason(self, cause: str) -> Literal["withdrawn", "failed", "node_lost", "preempted"]:
+        """Return the reason of an order to end its processes.
+
+        Nodes discard its checkpoints for `withdrawn` and `failed`. So processes of a failed run, of a job
+        that will resume, are released as `node_lost`: they wait for each other, and are killed.
+
+        Args:
+            cause: `Cause`, or another reason of the policy, which counts as a preemption.
+        """
+        if self.given_up is not None:
+            return "failed" if self.given_up else "withdrawn"
+        return "node_lost" if cause in ("node_lost", "run_failed") else "preempted"
+
     @property
     def remaining_samples(self) -> int:
         """Samples left of its work; 0 for a job that only time ends."""

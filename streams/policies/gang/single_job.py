@@ -19,9 +19,9 @@ class SingleJobGangs(Gangs[G, R]):
                     self._outcomes.add(self._released(job, node, job.generation, why))
         self._settle(job)
 
-    @abstractmethod
     def _width(self, job: G) -> int:
         """Return how many processes a job counts as."""
+        return sum(job.members.values())
 
     @abstractmethod
     def _changed(self, job: G, width_before: int, why: Why[R]) -> Outcome:

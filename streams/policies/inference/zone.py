@@ -3,17 +3,15 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from schemas.base import Event, Outcome
 from schemas.fleet import RunFailed, RunReport
-from schemas.jobs import JobQuoteRequested
 from schemas.solves import SolveFinished
 from streams.cell.jobs import Job
 from streams.cell.nodes import NodeChange
 from streams.policies.ignored import unknown_solve
-from streams.policies.policy import BrokenPromise, ZoneContext
+from streams.policies.policy import BrokenPromise, ZoneContext, ZonePolicy
 
 
-class InferenceZone:
+class InferenceZone(ZonePolicy):
     """See `ZonePolicy`: it has no jobs, so it needs no node and keeps no state."""
 
     def __init__(self, context: ZoneContext) -> None:
@@ -24,9 +22,6 @@ class InferenceZone:
 
     def withdrawn(self, job: Job) -> None:
         raise AssertionError(f"job {job.job_id}: the policy registers no workloads")
-
-    def quote(self, request: JobQuoteRequested) -> Outcome:
-        raise AssertionError(f"{request.quote_id}: the policy registers no terms to quote on")
 
     def run_changed(self, job: Job, report: RunReport) -> None:  # noqa: ARG002
         raise AssertionError(f"job {job.job_id}: the policy registers no workloads")
@@ -48,9 +43,6 @@ class InferenceZone:
 
     def nodes_changed(self, change: NodeChange) -> None:
         pass
-
-    def take(self, event: Event) -> None:
-        raise AssertionError(f"{event.TYPE}: the policy registers no events of its own")
 
     def wake(self, time_s: float) -> None:
         pass

@@ -25,17 +25,17 @@ from streams.policies.merging.speeds import Speeds
 from streams.policies.merging.tasks import Tasks
 from streams.policies.merging.turns import ProfileTurns
 from streams.policies.merging.zone_merged import MergingReports
-from streams.policies.orders import OrderClock, facts_of_failure
+from streams.policies.orders import facts_of_failure
 from streams.policies.policy import ZoneContext
 
 
 class MergingRuns(Tasks):
     """Tasks of one zone, with profile runs and the results of their reports."""
 
-    def __init__(self, context: ZoneContext, gpus: Gpus, orders: OrderClock, knowledge: Knowledge) -> None:
+    def __init__(self, context: ZoneContext, gpus: Gpus, knowledge: Knowledge) -> None:
         self._knowledge = knowledge
         self.speeds = Speeds(cast(MergingPolicy, context.zone.policy))
-        super().__init__(context, gpus, orders, Forecasts(context.zone.id, knowledge, self.speeds))
+        super().__init__(context, gpus, Forecasts(context.zone.id, knowledge, self.speeds))
         self.standing = MergingReports(context.cell.epoch_s)
         self.turns = ProfileTurns(self)
 

@@ -6,10 +6,10 @@ reported the end, which means that its checkpoint is written.
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
-from schemas.facts import NO_FACTS, Fact
+from schemas.facts import NO_FACTS, Fact, Facts
 from schemas.fleet import RefusedRun, RunFailed, RunReport
 from schemas.merging.commands import (
     ProfileOrdered,
@@ -20,12 +20,13 @@ from schemas.merging.commands import (
 )
 from schemas.merging.outcomes import MergeForetold, TaskChanged, TaskChangeReason
 from schemas.merging.settings import STAGES_PER_PIPELINE, MergingPolicy
-from streams.policies.gang.gangs import Gangs, Why
+from streams.cell.nodes import NodeChange
+from streams.policies.gang.gangs import Cause, Gangs, Why
 from streams.policies.gpus import Gpus
 from streams.policies.merging.forecasts import Forecasts
 from streams.policies.merging.job import TuningJob
 from streams.policies.merging.tuning_task import TuningTask
-from streams.policies.orders import OrderClock, facts_of_failure
+from streams.policies.orders import facts_of_failure
 from streams.policies.policy import ZoneContext
 
 _FOR_PROFILES = 4
@@ -35,8 +36,8 @@ _FOR_PROFILES = 4
 class Tasks(Gangs[TuningJob, TaskChangeReason]):
     """Tasks of one zone, and its profile runs."""
 
-    def __init__(self, context: ZoneContext, gpus: Gpus, orders: OrderClock, forecasts: Forecasts) -> None:
-        super().__init__(context.zone.id, context.live, orders, context.outcomes)
+    def __init__(self, context: ZoneContext, gpus: Gpus, forecasts: Forecasts) -> None:
+        super().__init__(context)
         self.policy = cast(MergingPolicy, context.zone.policy)
         self.gpus = gpus
         self.forecasts = forecasts
@@ -49,19 +50,17 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         """Jobs that wait for a profile run or are in one."""
 
     def add(self, job: TuningJob) -> None:
-        """Add a job."""
-        self.jobs[job.job_id] = job
-        self.note(job)
+        self.gpus.hold(_profile_holder(job.job_id), job.profiled_on)
+        super().add(job)
 
     def restore(self, tasks: Iterable[TuningTask]) -> None:
-        """Set the tasks, and hold their GPUs and those of profile runs. The jobs are already set."""
+        """Set the tasks, and hold their GPUs. The jobs are not yet set."""
         for task in tasks:
             self.all[task.task_id] = task
             self.gpus.hold(task.task_id, task.members)
-        for job in self.jobs.values():
-            if job.stage == "profiling":
-                self.gpus.hold(_profile_holder(job.job_id), job.members)
-            self.note(job)
+
+    def is_busy(self, node: str) -> bool:
+        return bool(self.gpus.holders(node)) or any(node in job.leaving for job in self.jobs.values())
 
     @property
     def waiting(self) -> int:
@@ -113,9 +112,8 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
             self.gpus.give_back(_profile_holder(job.job_id), members)
             return
         (node,) = members
-        self._begin_generation(job, job.generation + 1, members)
+        self._begin_generation(job, job.generation + 1, members, self.policy.profile_limit_s)
         job.stage = "profiling"
-        job.hear(self.orders.elapsed_s, self.policy.profile_limit_s)
         self.note(job)
         self._outcomes.add(
             ProfileOrdered(
@@ -274,7 +272,6 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         )
 
     def refuse(self, job: TuningJob, failed: RunFailed) -> None:
-        """Apply the refusal of a run by a node that was to have a part of it, the leader or another."""
         task = self.task_of(job)
         is_part = task is not None and task.is_assigned and failed.node in task.members
         if is_part and failed.run_id == job.run_id:
@@ -282,25 +279,22 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         else:
             self.report(job, failed, backs_off=True)
 
-    def lose_node(self, node: str, why: Why[TaskChangeReason], held: Collection[str] = ()) -> None:
-        """End the runs of a lost node, on their other nodes too.
-
-        Args:
-            held: ids of the runs that the node continues nevertheless.
-        """
+    def lose_node(self, change: NodeChange) -> None:
+        node, held = change.node, change.runs
+        facts: Facts = {"node": node, "status": change.status}
         for job in list(self.jobs.values()):
             task = self.task_of(job)
             members, partners = (job.members, [job]) if task is None else (task.members, self.jobs_of(task))
             is_held = any(each.members and each.run_id in held for each in partners)
             if node in members and not is_held:
-                self.put_back(job, why)
+                self.put_back(job, self._why(job, "node_lost", facts))
             if node in job.leaving and job.run_of(job.leaving[node].generation) not in held:
                 self._cleared(job, node)
 
     def vacate(self, node: str, facts: Mapping[str, Fact]) -> None:
         """Preempt the tasks of a node."""
         for task in [task for task in self.all.values() if node in task.members]:
-            self.put_back(self.jobs[task.job_ids[0]], Why("preempted", facts))
+            self.preempt(self.jobs[task.job_ids[0]], facts)
 
     def end(self, job: TuningJob, why: Why[TaskChangeReason], without: str | None = None) -> None:
         """End a job's profile run or its task; the other job of the task waits for GPUs."""
@@ -333,9 +327,9 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         task.generation = 1 + max(task.generation, *(job.generation for job in jobs))
         task.is_assigned, task.since_s = True, self.time_s
         for job in jobs:
-            self._begin_generation(job, task.generation, {task.leader: task.members[task.leader]})
             # The run of a follower begins at the end of its donor.
-            job.hear(self.orders.elapsed_s, math.inf if task.follower == job.job_id else 0.0)
+            quiet_s = math.inf if task.follower == job.job_id else 0.0
+            self._begin_generation(job, task.generation, {task.leader: task.members[task.leader]}, quiet_s)
             self.note(job)
         order = TaskAssigned(
             zone=self.zone,
@@ -348,9 +342,6 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
             watched_epochs=task.watched_epochs,
         )
         self._outcomes.extend(order.model_copy(update={"node": node}) for node in task.members)
-
-    def _begin_generation(self, job: TuningJob, generation: int, members: Mapping[str, int]) -> None:
-        job.generation, job.members, job.leader = generation, dict(members), next(iter(members))
 
     def _leave_task(self, job: TuningJob, task: TuningTask) -> None:
         if job.job_id in task.active_job_ids:
@@ -431,11 +422,10 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         if job.stage != "profiling":
             super()._progressed(job, samples_done)
 
-    def _why_failed(self, job: TuningJob, facts: Mapping[str, Fact]) -> Why[TaskChangeReason]:  # noqa: ARG002
-        return Why("run_failed", facts)
-
-    def _why_done(self, job: TuningJob) -> Why[TaskChangeReason]:  # noqa: ARG002
-        return Why("job_over")
+    def _why(
+        self, job: TuningJob, cause: Cause, facts: Mapping[str, Fact] = NO_FACTS
+    ) -> Why[TaskChangeReason]:
+        return Why("job_over") if cause == "work_done" else super()._why(job, cause, facts)
 
     def _fail(self, job: TuningJob, report: RunFailed, backs_off: bool) -> None:
         task = self.task_of(job)

@@ -166,12 +166,12 @@ class CoolantWarm(FleetEvent):
 class CooledZone(AuctionZone):
     """Says what it hears of coolants."""
 
-    def take(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:
         if isinstance(event, CoolantWarm):
             facts = {"case": "warm", "node": event.node}
             self._outcomes.add(EventIgnored(reason="nothing_changes", facts=facts))
         else:
-            super().take(event)
+            super().apply(event)
 
 
 def test_what_a_policy_alone_knows_of_nodes_comes_to_its_zones():

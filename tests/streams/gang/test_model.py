@@ -8,19 +8,22 @@ import pytest
 
 from schemas.base import Outcome
 from schemas.decisions import EventIgnored, JobCompleted, JobRefunded, JobWithdrawn
-from schemas.facts import Fact
+from schemas.facts import NO_FACTS, Fact
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
 from streams.cell.jobs import Job
+from streams.cell.layout import Layout
 from streams.cell.live_bytes import LiveBytes
+from streams.cell.nodes import NodeChange, NodePool
 from streams.cell.outcomes import Outcomes
 from streams.cell.states import from_state, state_of
 from streams.policies.gang.gang import Gang
-from streams.policies.gang.gangs import Why
+from streams.policies.gang.gangs import Cause, Why
 from streams.policies.gang.single_job import SingleJobGangs
-from streams.policies.orders import OrderClock
+from streams.policies.policy import ZoneContext
 from tests.streams.gang.specification import Specification
-from tests.support.elastic import ElasticTerms, workload
+from tests.support.elastic import ElasticTerms, elastic_cell, workload
 from tests.support.examples import seeds
+from tests.support.twins import ZONE
 
 NODES = ("a", "b", "c")
 WORK_SAMPLES = 10
@@ -29,6 +32,7 @@ STEPS = 40
 STATE_BYTES = 1_000
 HISTORIES = 200
 """For each seed."""
+CELL = elastic_cell()
 WORK = workload(WORK_SAMPLES)
 PROGRESSED = {"node_s": 0.0, "complete": False}
 COMPLETE = {"node_s": 0.0, "complete": True}
@@ -69,23 +73,14 @@ class LedGang(CountedGang):
 class PlainGangs(SingleJobGangs[CountedGang, str]):
     """Gangs of a policy that adds nothing."""
 
-    def _width(self, job: CountedGang) -> int:
-        return len(job.members)
-
     def _changed(self, job: CountedGang, width_before: int, why: Why[str]) -> Outcome:
         return Changed(reason=why.reason)
 
     def _released(self, job: CountedGang, node: str, generation: int, why: Why[str]) -> Outcome:
         return Released(node=node, generation=generation)
 
-    def _why_failed(self, job: CountedGang, facts: Mapping[str, Fact]) -> Why[str]:
-        return Why("failed", facts)
-
-    def _why_done(self, job: CountedGang) -> Why[str]:
-        return Why("done")
-
-    def _quiet_after_start_s(self, job: CountedGang) -> float:
-        return 0.0
+    def _why(self, job: CountedGang, cause: Cause, facts: Mapping[str, Fact] = NO_FACTS) -> Why[str]:
+        return Why(cause, facts)
 
 
 class History:
@@ -93,15 +88,17 @@ class History:
 
     def __init__(self, rng: random.Random, gang: type[CountedGang]) -> None:
         self.rng = rng
-        self.orders = OrderClock("c", TIMEOUT_S)
-        self.orders.advance(0.0)
         self.time_s = 0.0
         self.live = LiveBytes(10**9)
         self.outcomes = Outcomes()
-        self.gangs = PlainGangs("z", self.live, self.orders, self.outcomes)
-        self.job = gang(Job("j", "u", "z", WORK, ElasticTerms()), 0)
-        self.gangs.jobs["j"] = self.job
-        self.gangs.note(self.job)
+        nodes = NodePool(Layout(CELL))
+        context = ZoneContext(CELL, CELL.zones[0], {}, self.live, nodes.loans, nodes, self.outcomes)
+        self.gangs = PlainGangs(context)
+        self.orders = self.gangs.orders
+        self.orders.timeout_s = TIMEOUT_S
+        self.orders.advance(0.0)
+        self.job = gang(Job("j", "u", ZONE, WORK, ElasticTerms()), 0)
+        self.gangs.add(self.job)
         self.model = Specification(WORK_SAMPLES, gang.ALL_TRACK_PROGRESS)
         self.released: set[tuple[str, int]] = set()
         """Orders to end processes."""
@@ -128,7 +125,7 @@ class History:
                     model.failed(node, generation, permanent)
             case "lose":
                 if self._is_kept:
-                    self.gangs.lose(self.job, node, Why("lost"))
+                    self.gangs.lose_node(NodeChange(node, "down"))
                 self._take_outcomes()
                 model.lost(node)
             case "rare":
@@ -140,12 +137,11 @@ class History:
     def _rarely(self) -> None:
         match self.rng.choice(["withdraw", "preempt", "preempt", "silence", "restore", "restore"]):
             case "withdraw" if self.model.ending is None:
-                self.job.withdraw()
-                self.gangs.end(self.job, Why("withdrawn"))
+                self.gangs.withdraw(self.job)
                 self._take_outcomes()
                 self.model.withdrawn()
             case "preempt" if self.model.in_force:
-                self.gangs.put_back(self.job, Why("preempted"))
+                self.gangs.preempt(self.job, NO_FACTS)
                 self._take_outcomes()
                 self.model.preempted()
             case "silence":

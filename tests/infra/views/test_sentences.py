@@ -1,0 +1,56 @@
+"""A reason has the sentence of the policy of its zone."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from infra.views import sentences
+from infra.views.policy import view_of
+from infra.views.sentences import policy_of, sentence
+from infra.views.words import describe
+from schemas.decisions import JobRejected
+from schemas.experts.outcomes import RanksChanged
+from schemas.kinds import KINDS
+from tests.support.cells import bid
+from tests.support.elastic import submit
+
+REASON = "larger_than_the_zone"
+TEXTS = {"elastic": "{size} elastic workers", "experts": "{size} ranks"}
+
+
+@pytest.fixture
+def one_reason(monkeypatch: pytest.MonkeyPatch) -> Iterator[JobRejected]:
+    """A rejection for which two policies have sentences of the same facts."""
+    sentences._formats.cache_clear()
+    for policy, text in TEXTS.items():
+        (view,) = view_of(policy)
+        monkeypatch.setattr(view, "sentences", {REASON: text})
+    yield JobRejected(job_id="j", user="u", zone="z", reason=REASON, facts={"size": 3})
+    sentences._formats.cache_clear()
+
+
+def test_two_policies_have_two_sentences(one_reason: JobRejected) -> None:
+    assert sentence(one_reason, "elastic") == "3 elastic workers"
+    assert sentence(one_reason, "experts") == "3 ranks"
+    (line,) = describe(one_reason, "experts")
+    assert line == f"rejected ({REASON}): 3 ranks"
+
+
+def test_without_its_policy_the_first_fits(one_reason: JobRejected) -> None:
+    assert sentence(one_reason) == "3 elastic workers"
+
+
+def test_a_decision_of_a_policy_has_its_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = RanksChanged(
+        zone="z", job_id="j", generation=1, reason="preempted", members=(), facts={"node": "n"}
+    )
+    sentences._formats.cache_clear()
+    monkeypatch.setattr(view_of("elastic")[0], "sentences", {"preempted": "workers on {node}"})
+    assert sentence(changed) == "node n is to leave"
+    sentences._formats.cache_clear()
+
+
+def test_a_submission_shows_the_policy() -> None:
+    assert policy_of(submit("j")) == "elastic"
+    assert KINDS[policy_of(bid()) or ""].view == KINDS["auction"].view
+    assert policy_of(None) is None
