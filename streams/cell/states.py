@@ -95,14 +95,16 @@ def _codec_of_dict(key: Any, item: Any) -> tuple[_Write, _Read]:
     if item is type(None):
         return list, lambda names, _: dict.fromkeys(names)
     write, read = _codec_of(item)
-    if typing.get_origin(key) is tuple:  # which is no key once it is read as a list
+    if key in (str, bytes) or typing.get_origin(key) is typing.Literal:
         return (
-            lambda items: [[name, write(value)] for name, value in items.items()],
-            lambda items, jobs: {tuple(name): read(value, jobs) for name, value in items},
+            lambda items: {name: write(value) for name, value in items.items()},
+            lambda items, jobs: {name: read(value, jobs) for name, value in items.items()},
         )
+    # msgpack reads no other keys.
+    _, read_key = _codec_of(key)
     return (
-        lambda items: {name: write(value) for name, value in items.items()},
-        lambda items, jobs: {name: read(value, jobs) for name, value in items.items()},
+        lambda items: [[name, write(value)] for name, value in items.items()],
+        lambda items, jobs: {read_key(name, jobs): read(value, jobs) for name, value in items},
     )
 
 

@@ -202,6 +202,7 @@ class MergingZone:
             "knowledge": self._knowledge.state(),
             "speeds": self._runs.speeds.state(),
             "planning": self._planning.state(),
+            "has_changed": self._runs.has_changed,
             "standing": self._runs.standing.state(),
             "turns": self._runs.turns.state(),
             "orders": self._orders.state(),
@@ -218,6 +219,7 @@ class MergingZone:
         self._knowledge.restore(state["knowledge"])
         self._runs.speeds.restore(state["speeds"])
         self._planning.restore(state["planning"])
+        self._runs.has_changed = state["has_changed"]
         self._runs.standing.restore(state["standing"])
         self._runs.turns.restore(state["turns"])
         self._orders.restore(state["orders"])
