@@ -63,7 +63,7 @@ class Changes:
         while (free := self._free_to_go()) is not None:
             departures, layout = free
             for node in departures:
-                del self._nodes.leaving[node]
+                self._nodes.leave(node)
             self.move(departures, layout)
 
     def _free_to_go(self) -> tuple[Departures, Layout] | None:

@@ -69,7 +69,7 @@ class ConfiguredCell:
         self._asked = self._zones.asked
         self._changes = Changes(self.nodes, self._zones, self._outcomes)
         self._loans = Loans(self.nodes, self._zones, self._changes, self._outcomes)
-        self._outcomes.affect(self.jobs.note, self._loans.note)
+        self._outcomes.affect(self.jobs.note)
 
     @classmethod
     def first(
@@ -84,7 +84,7 @@ class ConfiguredCell:
     def restore(cls, name: str, state: State, rules: Rules) -> "ConfiguredCell":
         """Return the cell of a state."""
         owned = CellConfigured.model_validate_json(state["configuration"])
-        nodes = NodePool(Layout(owned, state["nodes"]["lent"]))
+        nodes = NodePool(Layout(owned, state["lent"]))
         # Before there are zones, which ask at once which of their nodes are on loan.
         nodes.restore(state["nodes"])
         cell = cls(name, nodes, rules)
@@ -101,6 +101,7 @@ class ConfiguredCell:
         return {
             "time_s": self.time_s,
             "configuration": self.nodes.layout.owned_json,
+            "lent": dict(self.nodes.layout.lent),
             "recent": self._recent.state(),
             "disowned": self._disowned.state(),
             "nodes": self.nodes.state(),
@@ -144,9 +145,9 @@ class ConfiguredCell:
         with stage("settle"):
             self._changes.settle()
         # 4. Bring the loans of servers up to date that have moved, which may free others to move.
-        while self._loans.are_behind:
+        while touched := self.nodes.touched_loans():
             with stage("follow_loans"):
-                self._loans.follow(self.time_s)
+                self._loans.follow(touched, self.time_s)
             with stage("settle"):
                 self._changes.settle()
         return self._outcomes.take()
@@ -198,8 +199,8 @@ class ConfiguredCell:
         if self.time_s is not None and time_s < self.time_s:
             self._ignore("clock_went_back", time_s=self.time_s, tick_time_s=time_s)
             return
-        self.time_s = time_s
-        self._loans.pass_deadlines(time_s)
+        before_s, self.time_s = self.time_s, time_s
+        self._loans.pass_deadlines(before_s, time_s)
         self._zones.wake(time_s)
 
     def _submit(self, event: JobSubmitted) -> None:

@@ -23,4 +23,11 @@ def described_nodes(pool: NodePool) -> dict[str, Any]:
 
 def described_loans(pool: NodePool) -> dict[str, Any]:
     """Describe the loans by server."""
-    return {server: {"status": loan.status, **asdict(loan)} for server, loan in pool.loans.items()}
+    return {
+        server: {
+            **asdict(loan),
+            "status": pool.loan_status(server),
+            "due_s": loan.due_s if server in pool.leaving else None,
+        }
+        for server, loan in pool.loans.items()
+    }

@@ -6,7 +6,9 @@ continues nevertheless is reported again in the next period.
 """
 
 import hashlib
-from typing import Any
+from dataclasses import dataclass
+
+from streams.cell.states import Stateful
 
 AGAIN_S = 60.0
 """Period of the limits below, by the cell's clock."""
@@ -15,14 +17,17 @@ MOST = 512
 _DIGEST_BYTES = 16
 
 
-class DisownedRuns:
+@dataclass(init=False)
+class DisownedRuns(Stateful):
     """Runs of one cell that nodes were ordered to end."""
 
+    _since_s: float | None
+    """Start of the present period; None before the clock's first tick."""
+    _runs: dict[bytes, dict[bytes, None]]
+    """Digests of the runs that were disowned in the period, by digest of the node."""
+
     def __init__(self) -> None:
-        self._since_s: float | None = None
-        """Start of the present period; None before the clock's first tick."""
-        self._runs: dict[bytes, dict[bytes, None]] = {}
-        """Digests of the runs that were disowned in the period, by digest of the node."""
+        self._since_s, self._runs = None, {}
 
     def note(self, node: str, run_id: str, time_s: float | None) -> bool:
         """Return whether the node is to be ordered to end the run now, and count the order."""
@@ -35,18 +40,6 @@ class DisownedRuns:
             return False
         self._runs.setdefault(key, of_node)[run] = None
         return True
-
-    def state(self) -> list[Any]:
-        """Return the state, in types that msgpack writes."""
-        return [self._since_s, {node: b"".join(runs) for node, runs in self._runs.items()}]
-
-    def restore(self, state: list[Any]) -> None:
-        """Set the state."""
-        self._since_s, runs_by_node = state
-        self._runs = {
-            node: {runs[at : at + _DIGEST_BYTES]: None for at in range(0, len(runs), _DIGEST_BYTES)}
-            for node, runs in runs_by_node.items()
-        }
 
 
 def _digest(text: str) -> bytes:

@@ -2,12 +2,22 @@
 
 from dataclasses import dataclass
 
-from schemas.loans import LoanStatus
+
+@dataclass(frozen=True)
+class PlannedReclaim:
+    """A request of an owner for some of its servers."""
+
+    id: str
+    due_s: float
+    """Time by which they must be back."""
 
 
 @dataclass(frozen=True)
 class Loan:
-    """A server on loan, from its first moment in another zone until it is back."""
+    """A server on loan, from its first moment in another zone until it is back.
+
+    It drains while it is leaving its borrower's zone, which `NodePool.leaving` has.
+    """
 
     owner: str
     borrower: str
@@ -15,12 +25,10 @@ class Loan:
     """Start of its present status."""
     notice_s: float
     """Least time from the reclaim to its due time, as the owner guaranteed when it was lent."""
-    due_s: float | None = None
-    """Time by which it must be back; None while it is not reclaimed."""
-    reclaim_id: str | None = None
-    """Reclaim that it belongs to; None without one, or if an operator sends it back."""
+    reclaim: PlannedReclaim | None = None
+    """Reclaim that it belongs to, until its end; None without one, or if an operator sends it back."""
 
     @property
-    def status(self) -> LoanStatus:
-        """`draining` once it has a due time."""
-        return "on_loan" if self.due_s is None else "draining"
+    def due_s(self) -> float:
+        """Time by which it must be back, of a server that drains."""
+        return self.since_s + self.notice_s if self.reclaim is None else self.reclaim.due_s

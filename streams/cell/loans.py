@@ -7,57 +7,42 @@ server is returned only when no job of its borrower needs it. Its due time is me
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
-from schemas.base import Outcome
 from schemas.cells import Lending, Zone
 from schemas.clock import tick_interval_s
-from schemas.decisions import EventIgnored, NodeMoved, NodeStatusChanged
+from schemas.decisions import EventIgnored
 from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceEvent, InferenceLoadReported
 from schemas.loans import LoanChanged, LoanStatus, OfferAnswered, ReclaimEnded, ReclaimPlanned
 from streams.cell.changes import Changes, RefusedError
 from streams.cell.layout import Layout
-from streams.cell.loan import Loan
+from streams.cell.loan import Loan, PlannedReclaim
 from streams.cell.nodes import Departure, NodePool
 from streams.cell.offers import Load, share_out
 from streams.cell.outcomes import Outcomes
 from streams.cell.shares import returns
+from streams.cell.states import Stateful
 from streams.cell.zones import Zones
 
 REMEMBERED_RECLAIMS = 64
 """Number of reclaim ids of a zone that are remembered as used, besides those of open reclaims."""
 
 
-@dataclass
-class _Reclaim:
-    """A reclaim some of whose servers are not back."""
+@dataclass(init=False, eq=False)
+class Loans(Stateful):
+    """Loans of one cell. The pool of nodes has the record of each server; a reclaim is open while a record
+    names it."""
 
-    due_s: float
-    is_overdue: bool = False
-    """Whether `overdue` has been decided."""
-
-
-class Loans:
-    """Loans of one cell. The record of each server is kept by the pool of nodes."""
+    _loads: dict[str, Load]
+    """By zone."""
+    _last_reclaims: dict[str, list[str]]
+    """Ids by owner, the latest last."""
 
     def __init__(self, nodes: NodePool, zones: Zones, changes: Changes, outcomes: Outcomes) -> None:
         self._nodes = nodes
         self._zones = zones
         self._changes = changes
         self._outcomes = outcomes
-        self._loads: dict[str, Load] = {}
-        """By zone."""
-        self._reclaims: dict[tuple[str, str], _Reclaim] = {}
-        """By owner and id."""
-        self._last_reclaims: dict[str, list[str]] = {}
-        """Ids by owner, the latest last."""
-        self._touched: dict[str, None] = {}
-        """Servers on loan with decisions that their records have not followed yet. Empty between events."""
-
-    @property
-    def are_behind(self) -> bool:
-        """Whether `follow` has work to do."""
-        return bool(self._touched)
+        self._loads, self._last_reclaims = {}, {}
 
     def take(self, event: InferenceEvent, time_s: float | None) -> None:
         """Apply an event of the inference side, or ignore it with the reason."""
@@ -73,88 +58,44 @@ class Loans:
         except RefusedError as refused:
             self._outcomes.add(EventIgnored(reason=refused.reason, facts=refused.facts))
 
-    def pass_deadlines(self, time_s: float) -> None:
-        """Decide that reclaims are overdue."""
-        for (owner, id), reclaim in self._reclaims.items():
-            if time_s > reclaim.due_s and not reclaim.is_overdue:
-                reclaim.is_overdue = True
+    def pass_deadlines(self, since_s: float | None, time_s: float) -> None:
+        """Decide that reclaims are overdue, those that were due between two ticks."""
+        if since_s is None:
+            return
+        loans = (self._nodes.loans.get(server) for server in self._nodes.leaving)
+        for owner, reclaim in dict.fromkeys((loan.owner, loan.reclaim) for loan in loans if loan is not None):
+            if reclaim is not None and since_s <= reclaim.due_s < time_s:
                 self._outcomes.add(
                     ReclaimEnded(
                         owner=owner,
-                        reclaim_id=id,
+                        reclaim_id=reclaim.id,
                         status="overdue",
-                        missing=tuple(sorted(self._missing(owner, id))),
+                        missing=tuple(sorted(self._missing(owner, reclaim.id))),
                         late_s=time_s - reclaim.due_s,
                     )
                 )
 
-    def note(self, outcome: Outcome) -> None:
-        """Note a decision about a server on loan, for `follow`."""
-        if isinstance(outcome, NodeMoved | NodeStatusChanged) and outcome.node in self._nodes.loans:
-            self._touched[outcome.node] = None
+    def follow(self, touched: Mapping[str, bool], time_s: float | None) -> None:
+        """Change the records of servers that are back, or that operators have sent off or kept.
 
-    def follow(self, time_s: float | None) -> None:
-        """Bring the records of servers up to date with decisions: they are back, or operators have sent them
-        off or kept them."""
-        touched, self._touched = self._touched, {}
-        for server in touched:
-            loan, departure = self._nodes.loans[server], self._nodes.leaving.get(server)
+        Args:
+            touched: see `NodePool.touched_loans`.
+        """
+        for server, was_leaving in touched.items():
+            loan, is_leaving = self._nodes.loans[server], server in self._nodes.leaving
             if server not in self._layout.lent:
                 self._end(server, loan, _known(time_s))
-            elif departure is not None and loan.due_s is None:
-                due_s = _known(time_s) + loan.notice_s
-                self._outcomes.add(self._changed(server, replace(loan, since_s=_known(time_s), due_s=due_s)))
-            elif departure is None and loan.reclaim_id is not None:
+            elif loan.reclaim is None and is_leaving != was_leaving:
+                self._change(server, replace(loan, since_s=_known(time_s)))
+            elif loan.reclaim is not None and not is_leaving:
                 # An operator has kept a server that was to leave the cell: it is still reclaimed.
-                departure = Departure(loan.owner, "returned", loan.due_s)
-                self._changes.carry_out(self._nodes.send_off(server, departure))
-            elif departure is None and loan.due_s is not None:
-                self._outcomes.add(self._changed(server, replace(loan, since_s=_known(time_s), due_s=None)))
+                self._changes.carry_out(self._nodes.send_off(server, Departure(loan.owner, "returned")))
 
     def broken_invariants(self) -> Iterator[str]:
-        """Yield a line for each broken invariant: every server has one owner and one borrower, and a draining
-        server has a due time."""
-        layout, loans = self._layout, self._nodes.loans
-        served = sum(len(zone.nodes) for zone in layout.zones.values())
-        if not served == len(layout.zone_of) == len(layout.owner_of):
-            yield f"{served} places of zones have {len(layout.zone_of)} of {len(layout.owner_of)} nodes"
-        for server, loan in loans.items():
-            if (layout.owner_of.get(server), layout.zone_of.get(server)) != (loan.owner, loan.borrower):
-                yield f"server {server} is on loan by {loan.owner} to {loan.borrower}, and not there"
-            if (server in self._nodes.leaving) != (loan.status == "draining"):
-                yield f"server {server} is {loan.status}, and its zone does not clear it accordingly"
-            if loan.reclaim_id is not None:
-                reclaim = self._reclaims.get((loan.owner, loan.reclaim_id))
-                if reclaim is None or loan.due_s != reclaim.due_s:
-                    yield f"server {server} is due because of reclaim {loan.reclaim_id}, which is over"
-        for owner, id in self._reclaims:
-            if not self._missing(owner, id):
-                yield f"reclaim {id} of zone {owner} waits for no server"
-        if self._touched:
-            yield f"loans have not followed their servers: {', '.join(self._touched)}"
-
-    def state(self) -> dict[str, Any]:
-        """Return everything that the pool of nodes does not keep, in types that msgpack writes."""
-        return {
-            "loads": [
-                [zone, load.time_s, load.load, list(load.serving)] for zone, load in self._loads.items()
-            ],
-            "reclaims": [
-                [owner, id, reclaim.due_s, reclaim.is_overdue]
-                for (owner, id), reclaim in self._reclaims.items()
-            ],
-            "last_reclaims": self._last_reclaims,
-        }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Set the state."""
-        self._loads = {
-            zone: Load(time_s, load, tuple(serving)) for zone, time_s, load, serving in state["loads"]
-        }
-        self._reclaims = {
-            (owner, id): _Reclaim(due_s, is_overdue) for owner, id, due_s, is_overdue in state["reclaims"]
-        }
-        self._last_reclaims = state["last_reclaims"]
+        """Yield a line for each broken invariant: a server that is reclaimed is leaving."""
+        for server, loan in self._nodes.loans.items():
+            if loan.reclaim is not None and server not in self._nodes.leaving:
+                yield f"server {server} is reclaimed and does not leave"
 
     @property
     def _layout(self) -> Layout:
@@ -201,7 +142,7 @@ class Loans:
             )
         )
         for server, borrower in lent.items():
-            self._outcomes.add(self._changed(server, Loan(lender.id, borrower, time_s, lending.notice_s)))
+            self._change(server, Loan(lender.id, borrower, time_s, lending.notice_s))
         if layout is not None:
             departures = {server: Departure(borrower, "lent") for server, borrower in lent.items()}
             self._changes.move(departures, layout)
@@ -210,12 +151,12 @@ class Loans:
         """Send servers back, as many and by the time that the event requests."""
         owner, id = event.zone, event.reclaim_id
         last = self._last_reclaims.get(owner, [])
-        if (owner, id) in self._reclaims or id in last:
+        if id in last or self._missing(owner, id):
             raise RefusedError("duplicate_reclaim", zone=owner, reclaim_id=id)
         on_loan = {
             server: loan
             for server, loan in self._nodes.loans.items()
-            if loan.owner == owner and loan.due_s is None
+            if loan.owner == owner and server not in self._nodes.leaving
         }
         if event.servers > len(on_loan):
             raise RefusedError(
@@ -237,16 +178,16 @@ class Loans:
             )
         chosen = self._chosen(on_loan, lending, event.servers, event.due_s)
         self._last_reclaims[owner] = [*last, id][-REMEMBERED_RECLAIMS:]
-        self._reclaims[owner, id] = _Reclaim(event.due_s)
         self._outcomes.add(
             ReclaimPlanned(owner=owner, reclaim_id=id, due_s=event.due_s, servers=tuple(chosen))
         )
         # All are closed before the first is cleared, or its work would move to the next.
-        departure = Departure(owner, "returned", event.due_s)
+        reclaim, departure = PlannedReclaim(id, event.due_s), Departure(owner, "returned")
+        loans = {server: replace(on_loan[server], since_s=time_s, reclaim=reclaim) for server in chosen}
+        self._nodes.loans.update(loans)
         steps = {server: self._nodes.send_off(server, departure) for server in chosen}
-        for server in chosen:
-            loan = replace(on_loan[server], since_s=time_s, due_s=event.due_s, reclaim_id=id)
-            self._outcomes.add(self._changed(server, loan))
+        for server, loan in loans.items():
+            self._change(server, loan)
             self._changes.carry_out(steps[server])
 
     def _chosen(self, on_loan: Mapping[str, Loan], lending: Lending, count: int, due_s: float) -> list[str]:
@@ -274,41 +215,40 @@ class Loans:
         return [
             server
             for server, loan in self._nodes.loans.items()
-            if (loan.owner, loan.reclaim_id) == (owner, reclaim_id)
+            if loan.owner == owner and loan.reclaim is not None and loan.reclaim.id == reclaim_id
         ]
 
-    def _changed(self, server: str, loan: Loan) -> LoanChanged:
+    def _change(self, server: str, loan: Loan) -> None:
+        """Keep and decide a record that has begun or changed."""
         self._nodes.loans[server] = loan
-        return _described(server, loan)
+        status = self._nodes.loan_status(server)
+        self._outcomes.add(_changed(server, loan, status, loan.due_s if status == "draining" else None))
 
     def _end(self, server: str, loan: Loan, time_s: float) -> None:
         """Remove the record of a server that is back, or that has left the cell."""
         del self._nodes.loans[server]
-        self._outcomes.add(_described(server, replace(loan, since_s=time_s, due_s=None), "returned"))
-        reclaim = self._reclaims.get((loan.owner, loan.reclaim_id)) if loan.reclaim_id is not None else None
-        if loan.reclaim_id is None or reclaim is None:
-            return
-        if not self._missing(loan.owner, loan.reclaim_id):
-            del self._reclaims[loan.owner, loan.reclaim_id]
+        self._outcomes.add(_changed(server, replace(loan, since_s=time_s), "returned"))
+        reclaim = loan.reclaim
+        if reclaim is not None and not self._missing(loan.owner, reclaim.id):
             self._outcomes.add(
                 ReclaimEnded(
                     owner=loan.owner,
-                    reclaim_id=loan.reclaim_id,
-                    status="late" if reclaim.is_overdue else "in_time",
+                    reclaim_id=reclaim.id,
+                    status="late" if time_s > reclaim.due_s else "in_time",
                     late_s=max(time_s - reclaim.due_s, 0.0),
                 )
             )
 
 
-def _described(server: str, loan: Loan, status: LoanStatus | None = None) -> LoanChanged:
+def _changed(server: str, loan: Loan, status: LoanStatus, due_s: float | None = None) -> LoanChanged:
     return LoanChanged(
         server=server,
         owner=loan.owner,
         borrower=loan.borrower,
-        status=status or loan.status,
+        status=status,
         since_s=loan.since_s,
-        due_s=loan.due_s,
-        reclaim_id=loan.reclaim_id,
+        due_s=due_s,
+        reclaim_id=None if loan.reclaim is None else loan.reclaim.id,
     )
 
 

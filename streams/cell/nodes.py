@@ -7,16 +7,18 @@ whose policy has no commands gets no reports of its nodes: they count as up.
 """
 
 from collections.abc import Collection, Container, Mapping
-from dataclasses import astuple, dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from schemas.base import Outcome
 from schemas.cells import Zone
 from schemas.decisions import EventIgnored, NodeStatus, NodeStatusChanged, NodeStatusReason
 from schemas.fleet import CommandRefused, FleetEvent, NodeOffline, NodeOnline, NodeSilent, SignOfLife
+from schemas.loans import LoanStatus
 from schemas.registry import runners_of
 from streams.cell.layout import Layout
 from streams.cell.loan import Loan
+from streams.cell.states import Stateful
 
 LeavingReason = Literal["lent", "returned", "retired"]
 
@@ -47,8 +49,6 @@ class Departure:
     to_zone: str | None
     """None where it leaves the cell."""
     reason: LeavingReason
-    by_s: float | None = None
-    """Time by which it must be free; None where it leaves whenever it is."""
 
 
 class NodeStates(Protocol):
@@ -65,20 +65,26 @@ class NodeStates(Protocol):
         """Return the due times of those of some nodes that are to leave, see `NodePool`."""
 
 
-class NodePool:
-    """Nodes of one cell."""
+@dataclass(init=False, eq=False)
+class NodePool(Stateful):
+    """Nodes of one cell. The configuration has the rest of its state."""
+
+    leaving: dict[str, Departure]
+    loans: dict[str, Loan]
+    """Loans by server, in the order of the loans. Nodes that operators lend are not on loan."""
+    _heard: dict[str, None]
+    """Nodes with a report since they were last down."""
+    _down: dict[str, None]
+    _barred: dict[str, None]
+    """Nodes that have not announced that they are fit for their zone."""
+    _cordoned: dict[str, None]
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self.leaving: dict[str, Departure] = {}
-        self._heard: dict[str, None] = {}
-        """Nodes with a report since they were last down."""
-        self._down: dict[str, None] = {}
-        self._barred: dict[str, None] = {}
-        """Nodes that have not announced that they are fit for their zone."""
-        self._cordoned: dict[str, None] = {}
-        self.loans: dict[str, Loan] = {}
-        """Loans by server, in the order of the loans. Nodes that operators lend are not on loan."""
+        self.leaving, self.loans = {}, {}
+        self._heard, self._down, self._barred, self._cordoned = {}, {}, {}, {}
+        self._touched: dict[str, bool] = {}
+        """Servers on loan with decisions of the present event, and whether they were leaving before it."""
 
     @property
     def watched(self) -> Collection[str]:
@@ -106,8 +112,17 @@ class NodePool:
 
     def due_to_leave(self, nodes: Container[str]) -> dict[str, float | None]:
         """Return when those of some nodes must be free that are to leave, in the order of that decision; None
-        for a node that leaves whenever it is free."""
-        return {node: departure.by_s for node, departure in self.leaving.items() if node in nodes}
+        for a node that leaves whenever it is free, as all do that no reclaim returns."""
+        dues_s = dict[str, float | None]()
+        for node, departure in self.leaving.items():
+            if node in nodes:
+                loan = self.loans.get(node) if departure.reason == "returned" else None
+                dues_s[node] = None if loan is None or loan.reclaim is None else loan.reclaim.due_s
+        return dues_s
+
+    def loan_status(self, server: str) -> LoanStatus:
+        """Return the status of a loan."""
+        return "draining" if server in self.leaving else "on_loan"
 
     def is_cordoned(self, node: str) -> bool:
         """Return whether an operator has cordoned a node."""
@@ -166,16 +181,28 @@ class NodePool:
 
     def send_off(self, node: str, departure: Departure) -> list[Step]:
         """Mark a node as leaving."""
+        self._touch(node)
         self.leaving[node] = departure
         return [self.described(node, departure.reason), NodeChange(node, "leaving")]
 
     def keep(self, node: str, reason: Literal["returned", "registered"]) -> list[Step]:
         """Keep a node in its zone that was to leave."""
-        del self.leaving[node]
+        self.leave(node)
         steps: list[Step] = [self.described(node, reason), NodeChange(node, "open")]
         if node in self._cordoned:
             steps.append(NodeChange(node, "cordoned"))
         return steps
+
+    def leave(self, node: str) -> None:
+        """End the departure of a node."""
+        self._touch(node)
+        del self.leaving[node]
+
+    def touched_loans(self) -> dict[str, bool]:
+        """Return the servers on loan with decisions since the last call, and whether they were leaving
+        before."""
+        touched, self._touched = self._touched, {}
+        return touched
 
     def arrange(self, layout: Layout) -> None:
         """Set the layout, and forget the nodes that have left the cell."""
@@ -207,29 +234,13 @@ class NodePool:
 
     def described(self, node: str, reason: NodeStatusReason, message: str = "") -> NodeStatusChanged:
         """Return the present status of a node as a decision."""
+        self._touch(node)
         zone, status = self.layout.zone_of[node], self.status_of(node)
         return NodeStatusChanged(zone=zone, node=node, status=status, reason=reason, message=message)
 
-    def state(self) -> dict[str, Any]:
-        """Return everything that is not in the configuration, in types that msgpack writes."""
-        return {
-            "heard": list(self._heard),
-            "down": list(self._down),
-            "barred": list(self._barred),
-            "cordoned": list(self._cordoned),
-            "leaving": [[node, *astuple(departure)] for node, departure in self.leaving.items()],
-            "lent": dict(self.layout.lent),
-            "loans": [[server, *astuple(loan)] for server, loan in self.loans.items()],
-        }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Set the state, of a pool of the same layout."""
-        self._heard = dict.fromkeys(state["heard"])
-        self._down = dict.fromkeys(state["down"])
-        self._barred = dict.fromkeys(state["barred"])
-        self._cordoned = dict.fromkeys(state["cordoned"])
-        self.leaving.update({node: Departure(*fields) for node, *fields in state["leaving"]})
-        self.loans.update({server: Loan(*fields) for server, *fields in state["loans"]})
+    def _touch(self, node: str) -> None:
+        if node in self.loans:
+            self._touched.setdefault(node, node in self.leaving)
 
     def _lose(
         self, node: str, reason: Literal["offline", "silent", "awaited"], message: str = ""

@@ -66,8 +66,8 @@ def share_out(
     spare = 0 if load is None else at_home - least_kept(lending, len(gpu_type_of), load.load)
     serving = frozenset(() if load is None else load.serving)
     held = dict.fromkeys((one.zone for one in lending.borrowers), 0)
-    for loan in nodes.loans.values():
-        if loan.owner == lender.id and loan.borrower in held and loan.due_s is None:
+    for one, loan in nodes.loans.items():
+        if loan.owner == lender.id and loan.borrower in held and one not in nodes.leaving:
             held[loan.borrower] += 1
     knows = {one.zone: {gpu.name for gpu in layout.zones[one.zone].gpu_types} for one in lending.borrowers}
     unfit = {server: _unfit_to_lend(server, lender.id, nodes) for server in servers}

@@ -20,11 +20,25 @@ NO_STATE = types.MappingProxyType({_KEY: False})
 _NO_JOBS: Mapping[str, Job] = types.MappingProxyType({})
 
 
+class Stateful:
+    """Base of a dataclass whose fields are all of its state. Its other attributes are no fields: it has an
+    `__init__` of its own, and `dataclass(init=False)`."""
+
+    def state(self) -> list[Any]:
+        """Return the state, in types that msgpack writes."""
+        return state_of(self)
+
+    def restore(self, state: Sequence[Any]) -> None:
+        """Set the state."""
+        of: Any = type(self)
+        for (name, _, read), part in zip(_codecs(of), state, strict=True):
+            setattr(self, name, read(part, _NO_JOBS))
+
+
 def state_of(value: Any) -> list[Any]:
     """Return the fields of a dataclass in their order."""
     of: Any = type(value)
-    parts = ((getattr(value, name), write) for name, write, _ in _codecs(of))
-    return [None if part is None else write(part) for part, write in parts]
+    return [write(getattr(value, name)) for name, write, _ in _codecs(of)]
 
 
 def from_state(of: Callable[..., T], state: Sequence[Any], jobs: Mapping[str, Job] = _NO_JOBS) -> T:
@@ -34,20 +48,19 @@ def from_state(of: Callable[..., T], state: Sequence[Any], jobs: Mapping[str, Jo
         of: its class.
         jobs: the live jobs by id, for fields that are jobs.
     """
-    return of(
-        **{
-            name: None if part is None else read(part, jobs)
-            for (name, _, read), part in zip(_codecs(of), state, strict=True)
-        }
-    )
+    return of(**{name: read(part, jobs) for (name, _, read), part in zip(_codecs(of), state, strict=True)})
+
+
+_Write = Callable[[Any], Any]
+_Read = Callable[[Any, Mapping[str, Job]], Any]
 
 
 class _Codec(NamedTuple):
     """Functions that write and read a field."""
 
     name: str
-    write: Callable[[Any], Any]
-    read: Callable[[Any, Mapping[str, Job]], Any]
+    write: _Write
+    read: _Read
 
 
 @cache
@@ -57,9 +70,15 @@ def _codecs(of: Any) -> Sequence[_Codec]:
     return [_Codec(name, *_codec_of(hints[name])) for name in kept]
 
 
-def _codec_of(hint: Any) -> tuple[Callable[[Any], Any], Callable[[Any, Mapping[str, Job]], Any]]:
-    hint = _without_none(hint)
-    origin = typing.get_origin(hint)
+def _codec_of(hint: Any) -> tuple[_Write, _Read]:
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union) and len(parts) == 2 and type(None) in parts:
+        (value,) = (part for part in parts if part is not type(None))
+        return _optional(*_codec_of(value))
+    if origin is dict:
+        return _codec_of_dict(*parts)
+    if origin in (list, tuple):
+        return _codec_of_items(origin, parts)
     if hint is Job:
         return lambda job: job.job_id, lambda job_id, jobs: jobs[job_id]
     if isinstance(hint, type) and issubclass(hint, Record):
@@ -67,19 +86,55 @@ def _codec_of(hint: Any) -> tuple[Callable[[Any], Any], Callable[[Any, Mapping[s
     if is_dataclass(hint):
         nested: Any = hint
         return state_of, lambda state, jobs: from_state(nested, state, jobs)
-    if origin is dict and typing.get_args(hint)[1] is type(None):
+    if hasattr(hint, "_fields"):
+        return list, lambda parts, _: hint(*parts)
+    return _same, lambda value, _: value
+
+
+def _codec_of_dict(key: Any, item: Any) -> tuple[_Write, _Read]:
+    if item is type(None):
         return list, lambda names, _: dict.fromkeys(names)
-    if origin is dict and hasattr(typing.get_args(hint)[1], "_fields"):
-        item: Any = typing.get_args(hint)[1]
-        return dict, lambda items, _: {name: item(*parts) for name, parts in items.items()}
-    if origin is tuple:
-        return list, lambda items, _: tuple(items)
-    return lambda value: value, lambda value, _: value
+    write, read = _codec_of(item)
+    if key in (str, bytes) or typing.get_origin(key) is typing.Literal:
+        return (
+            lambda items: {name: write(value) for name, value in items.items()},
+            lambda items, jobs: {name: read(value, jobs) for name, value in items.items()},
+        )
+    # msgpack reads no other keys.
+    _, read_key = _codec_of(key)
+    return (
+        lambda items: [[name, write(value)] for name, value in items.items()],
+        lambda items, jobs: {read_key(name, jobs): read(value, jobs) for name, value in items},
+    )
 
 
-def _without_none(hint: Any) -> Any:
-    if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        members = [member for member in typing.get_args(hint) if member is not type(None)]
-        if len(members) == 1:
-            return members[0]
-    return hint
+def _codec_of_items(origin: Any, hints: tuple[Any, ...]) -> tuple[_Write, _Read]:
+    """Return the codec of lists and of tuples, whose items have one type or each its own."""
+    if origin is tuple and hints[1:] != (...,):
+        codecs = [_codec_of(hint) for hint in hints]
+        return (
+            lambda items: [write(item) for (write, _), item in zip(codecs, items, strict=True)],
+            lambda items, jobs: tuple(
+                read(item, jobs) for (_, read), item in zip(codecs, items, strict=True)
+            ),
+        )
+    write, read = _codec_of(hints[0])
+    if write is _same:
+        return list, lambda items, _: origin(items)
+    return (
+        lambda items: [write(item) for item in items],
+        lambda items, jobs: origin(read(item, jobs) for item in items),
+    )
+
+
+def _optional(write: _Write, read: _Read) -> tuple[_Write, _Read]:
+    if write is _same:
+        return write, read
+    return (
+        lambda value: None if value is None else write(value),
+        lambda value, jobs: None if value is None else read(value, jobs),
+    )
+
+
+def _same(value: Any) -> Any:
+    return value

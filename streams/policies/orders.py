@@ -4,11 +4,12 @@ A node reports the start, the progress and the end of a run. If reports stay awa
 a report is lost, or the node does not have the run: then the run counts as failed.
 """
 
-from typing import Any
+from dataclasses import dataclass
 
 from schemas.facts import Facts
 from schemas.fleet import RunFailed
 from streams.cell.jobs import Job
+from streams.cell.states import Stateful
 
 MOST_FAILURES = 3
 """Failures after which a job is given up, counted since it last exceeded its furthest progress."""
@@ -22,9 +23,14 @@ _FIRST_DELAY_S = 5.0
 """Delay after the first failure without a report; doubled with each further one."""
 
 
-class OrderClock:
+@dataclass(init=False, eq=False)
+class OrderClock(Stateful):
     """Time in which a zone could receive reports: the cell's clock, but with each tick by at most a tenth of
     the timeout of silent runs."""
+
+    elapsed_s: float
+    _time_s: float | None
+    _checked_s: float
 
     def __init__(self, cell: str, timeout_s: float) -> None:
         """Begin at 0.
@@ -35,9 +41,7 @@ class OrderClock:
         """
         self._cell = cell
         self.timeout_s = timeout_s
-        self.elapsed_s = 0.0
-        self._time_s: float | None = None
-        self._checked_s = 0.0
+        self.elapsed_s, self._time_s, self._checked_s = 0.0, None, 0.0
 
     def advance(self, time_s: float) -> bool:
         """Set the time of the cell's clock.
@@ -75,14 +79,6 @@ class OrderClock:
             permanent=False,
             silent_s=self.elapsed_s - heard_s,
         )
-
-    def state(self) -> list[Any]:
-        """Return the state, in types that msgpack writes."""
-        return [self.elapsed_s, self._time_s, self._checked_s]
-
-    def restore(self, state: list[Any]) -> None:
-        """Set the state."""
-        self.elapsed_s, self._time_s, self._checked_s = state
 
 
 class SilentRun(RunFailed):

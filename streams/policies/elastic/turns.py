@@ -5,10 +5,11 @@ and smaller jobs fill the room that a wide one needs. The thesis leaves that ope
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass
 from itertools import takewhile
 from typing import Any
 
+from streams.cell.states import Stateful
 from streams.policies.elastic.job import ElasticJob
 from streams.policies.elastic.workforce import Workforce
 
@@ -34,7 +35,8 @@ class Turn:
     reviews: int = 0
 
 
-class QueueTurns:
+@dataclass(init=False, eq=False)
+class QueueTurns(Stateful):
     """Turns of the jobs of one zone, in the order of their begin.
 
     A job that has waited for `patience_s` can be given a turn. Servers are held for it until the declared
@@ -55,11 +57,13 @@ class QueueTurns:
     - Before a job with a claim, each user with an older claim is given one turn; see `_claim_s`.
     """
 
+    all: list[Turn]
+    _latest_s: dict[str, float]
+    """End of the latest turn of each user with jobs."""
+
     def __init__(self, workforce: Workforce) -> None:
         self._workforce = workforce
-        self._latest_s: dict[str, float] = {}
-        """End of the latest turn of each user with jobs."""
-        self.all: list[Turn] = []
+        self.all, self._latest_s = [], {}
 
     @property
     def held(self) -> dict[str, float]:
@@ -154,15 +158,6 @@ class QueueTurns:
     def describe(self) -> list[dict[str, Any]]:
         """Describe the turns for an operator, in values that JSON has."""
         return [{**asdict(turn), "held": list(turn.held)} for turn in self.all]
-
-    def state(self) -> list[Any]:
-        """Return the state, in types that msgpack writes."""
-        return [[astuple(turn) for turn in self.all], self._latest_s]
-
-    def restore(self, state: Sequence[Any]) -> None:
-        """Set the state."""
-        turns, self._latest_s = state
-        self.all = [Turn(job_id, user, tuple(held), *rest) for job_id, user, held, *rest in turns]
 
     @property
     def _now_s(self) -> float:

@@ -7,21 +7,26 @@ then no job begins before it, unless waiting for it would be useless.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
+from streams.cell.states import Stateful
 from streams.policies.experts.job import MoeJob
 
 MOST_PASSED = 8
 """Number of times that a job may be passed."""
 
 
-class UserTurns:
+@dataclass(init=False, eq=False)
+class UserTurns(Stateful):
     """Turns of the users of one zone."""
 
+    _given: int
+    _turns: dict[str, int]
+    """Number of the last turn, or of the first job, by user with live jobs."""
+
     def __init__(self) -> None:
-        self._turns: dict[str, int] = {}
-        """Number of the last turn, or of the first job, by user with live jobs."""
-        self._given = 0
+        self._given, self._turns = 0, {}
 
     def join(self, user: str) -> None:
         """Add a user with a job; a new user is the last."""
@@ -63,14 +68,6 @@ class UserTurns:
     def numbers(self) -> dict[str, int]:
         """Number of each user's last turn, by user with live jobs."""
         return dict(self._turns)
-
-    def state(self) -> list[object]:
-        """Return the state, in types that msgpack writes."""
-        return [self._given, self._turns]
-
-    def restore(self, state: list[object]) -> None:
-        """Set the state."""
-        self._given, self._turns = state  # type: ignore[assignment]
 
 
 class TurnQueue:

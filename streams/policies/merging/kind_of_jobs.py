@@ -206,15 +206,3 @@ class KindOfJobs:
             "watched": self.watched,
             "watched_accuracy": self.watched_accuracy if self.watched else None,
         }
-
-    def to_state(self) -> list[Any]:
-        """Return the state, in types that msgpack writes."""
-        return list(vars(self).values())
-
-    @classmethod
-    def from_state(cls, state: Sequence[Any]) -> Self:
-        """Return the kind with a state."""
-        kind = cls(*state)
-        kind.losses, kind.embedding = tuple(kind.losses), tuple(kind.embedding)
-        kind.configuration = Configuration(*kind.configuration)
-        return kind

@@ -1,6 +1,7 @@
 """Knowledge of a zone about its jobs: profiles, forecasts, and results of earlier jobs."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from schemas.facts import Facts
@@ -20,6 +21,7 @@ from schemas.merging.reports import ProfileReported
 from schemas.merging.settings import KINDS_KEPT, TRANSFERS_KEPT, MergingPolicy, TransferabilityName
 from schemas.merging.workload import TuningWorkload
 from solvers.merging.transferability import Task2Feat, Task2Vec, Transferability
+from streams.cell.states import Stateful
 from streams.policies.merging.job import TuningJob
 from streams.policies.merging.kind_of_jobs import KindOfJobs, fault_of, kind_key
 
@@ -74,32 +76,37 @@ Pair = tuple[MergeMode, str, str]
 """A mode and the keys of two kinds: donor and receiver, or in the order of their keys."""
 
 
-class Knowledge:
+@dataclass(init=False, eq=False)
+class Knowledge(Stateful):
     """Knowledge of one zone."""
+
+    kinds: dict[str, KindOfJobs]
+    """Kinds by key, in the order of their first jobs."""
+    transfers: dict[Pair, TransferForecast]
+    outcomes: list[PastMerge]
+    """Latest results of merges, oldest first."""
+    embedding_length: int | None
+    """Length of the embeddings that similarity is computed from."""
+    has_changed: bool
+    """Whether anything since the last request could change its answer."""
+    _asked: tuple[str, ...]
+    """Kinds of the last request, in its order."""
+    _uses: int
+    _trained_samples: int
+    """Samples trained by all jobs that are done."""
+    _finished: int
+    """Number of jobs that are done."""
+    _lost_samples: int
+    """Samples trained in vain, in merges that were undone."""
 
     def __init__(self, policy: MergingPolicy) -> None:
         self._policy = policy
         self._metric = TRANSFERABILITY[policy.transferability]()
-        self.kinds: dict[str, KindOfJobs] = {}
-        """Kinds by key, in the order of their first jobs."""
-        self.transfers: dict[Pair, TransferForecast] = {}
-        self.outcomes: list[PastMerge] = list(policy.outcomes)
-        """Latest results of merges, oldest first."""
-        self.embedding_length: int | None = None
-        """Length of the embeddings that similarity is computed from."""
         self._scores: dict[tuple[str, str], float] = {}
         """S(A, B) by the keys of the kinds; a cache, computed from their embeddings."""
-        self._asked: tuple[str, ...] = ()
-        """Kinds of the last request, in its order."""
-        self._uses = 0
-        self._trained_samples = 0
-        """Samples trained by all jobs that are done."""
-        self._finished = 0
-        """Number of jobs that are done."""
-        self._lost_samples = 0
-        """Samples trained in vain, in merges that were undone."""
-        self.has_changed = False
-        """Whether anything since the last request could change its answer."""
+        self.kinds, self.transfers, self.outcomes = {}, {}, list(policy.outcomes)
+        self.embedding_length, self.has_changed, self._asked = None, False, ()
+        self._uses = self._trained_samples = self._finished = self._lost_samples = 0
 
     def configure(self, policy: MergingPolicy) -> None:
         """Set the settings. If similarity is computed from another field than before, new jobs are profiled
@@ -300,35 +307,6 @@ class Knowledge:
             "trained_samples": self._trained_samples,
             "lost_samples": self._lost_samples,
         }
-
-    def state(self) -> dict[str, Any]:
-        """Return the state, in types that msgpack writes."""
-        return {
-            "kinds": [kind.to_state() for kind in self.kinds.values()],
-            "transfers": [[*pair, *forecast] for pair, forecast in self.transfers.items()],
-            "outcomes": [outcome.model_dump_json() for outcome in self.outcomes],
-            "embedding_length": self.embedding_length,
-            "asked": list(self._asked),
-            "uses": self._uses,
-            "trained": self._trained_samples,
-            "finished": self._finished,
-            "lost": self._lost_samples,
-            "has_changed": self.has_changed,
-        }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Set the state."""
-        kinds = map(KindOfJobs.from_state, state["kinds"])
-        self.kinds = {kind.key: kind for kind in kinds}
-        self.transfers = {
-            (mode, donor, receiver): TransferForecast(*forecast)
-            for mode, donor, receiver, *forecast in state["transfers"]
-        }
-        self.outcomes = [PastMerge.model_validate_json(outcome) for outcome in state["outcomes"]]
-        self.embedding_length, self._uses = state["embedding_length"], state["uses"]
-        self._asked = tuple(state["asked"])
-        self._trained_samples, self._finished = state["trained"], state["finished"]
-        self._lost_samples, self.has_changed = state["lost"], state["has_changed"]
 
     def _score(self, donor: str, receiver: str) -> float:
         if (donor, receiver) not in self._scores:

@@ -5,13 +5,15 @@ applied. If GPUs are idle and jobs wait, another plan is requested in between, a
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from schemas.facts import Facts
 from schemas.merging.estimates import EstimateProblem, EstimateSolution
 from schemas.merging.settings import MergingPolicy
 from schemas.solves import SolveFinished, SolveRequested
+from streams.cell.states import Stateful
 from streams.policies.ignored import unknown_solve
 from streams.policies.merging.allocation import TaskAllocation
 from streams.policies.merging.knowledge import Knowledge
@@ -27,8 +29,25 @@ _LOST_AFTER_INTERVALS = 2
 """Intervals, besides its time limit, after which a missing answer counts as lost."""
 
 
-class Planning:
+@dataclass(init=False, eq=False)
+class Planning(Stateful):
     """Plans of one zone."""
+
+    _next_s: float
+    """Time at which the plan of the next interval is applied."""
+    _requests: int
+    _plan_request: str | None
+    _asked_s: float
+    """Time of the last request for a plan."""
+    _due_s: float
+    """Earliest time at which its answer is applied."""
+    _ready_json: str | None
+    """The answer that waits until then, see `hold`."""
+    _estimate_request: str | None
+    _estimated_s: float
+    """Time of the last request for estimates."""
+    _estimate_failed: bool
+    """Whether that request failed."""
 
     def __init__(
         self, context: ZoneContext, tasks: Tasks, questions: Questions, knowledge: Knowledge
@@ -39,21 +58,10 @@ class Planning:
         self._knowledge = knowledge
         self._allocation = TaskAllocation(tasks, questions, knowledge, context.outcomes)
         self._next_s = context.cell.epoch_s
-        """Time at which the plan of the next interval is applied."""
-        self._requests = 0
-        self._plan_request: str | None = None
-        self._asked_s = 0.0
-        """Time of the last request for a plan."""
-        self._due_s = 0.0
-        """Earliest time at which its answer is applied."""
+        self._requests, self._plan_request, self._asked_s, self._due_s = 0, None, 0.0, 0.0
         self._ready: SolveFinished | None = None
-        """The answer that waits until then, see `hold`."""
-        self._ready_json: str | None = None
-        self._estimate_request: str | None = None
-        self._estimated_s = 0.0
-        """Time of the last request for estimates."""
-        self._estimate_failed = False
-        """Whether that request failed."""
+        self._ready_json = None
+        self._estimate_request, self._estimated_s, self._estimate_failed = None, 0.0, False
 
     @property
     def _policy(self) -> MergingPolicy:
@@ -121,31 +129,10 @@ class Planning:
             },
         }
 
-    def state(self) -> dict[str, Any]:
-        """Return the state, in types that msgpack writes."""
-        return {
-            "next_s": self._next_s,
-            "requests": self._requests,
-            "plan_request": self._plan_request,
-            "asked_s": self._asked_s,
-            "due_s": self._due_s,
-            "ready": self._ready_json,
-            "estimate_request": self._estimate_request,
-            "estimated_s": self._estimated_s,
-            "estimate_failed": self._estimate_failed,
-            "has_changed": self._tasks.has_changed,
-        }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Set the state."""
-        self._next_s, self._requests = state["next_s"], state["requests"]
-        self._plan_request, self._asked_s = state["plan_request"], state["asked_s"]
-        self._due_s = state["due_s"]
-        self._estimate_request, self._estimated_s = state["estimate_request"], state["estimated_s"]
-        self._estimate_failed = state["estimate_failed"]
-        ready = state["ready"]
+    def restore(self, state: Sequence[Any]) -> None:
+        super().restore(state)
+        ready, self._ready_json = self._ready_json, None
         self.hold(None if ready is None else SolveFinished.model_validate_json(ready))
-        self._tasks.has_changed = state["has_changed"]
 
     def _is_idle_time(self, time_s: float) -> bool:
         """Return whether to request a plan between intervals: GPUs are idle, or few jobs wait."""

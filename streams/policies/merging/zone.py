@@ -171,6 +171,7 @@ class MergingZone(GangZone[TuningJob, TaskChangeReason]):
             "knowledge": self._knowledge.state(),
             "speeds": self._runs.speeds.state(),
             "planning": self._planning.state(),
+            "has_changed": self._runs.has_changed,
             "standing": self._runs.standing.state(),
             "turns": self._runs.turns.state(),
         }
@@ -183,6 +184,7 @@ class MergingZone(GangZone[TuningJob, TaskChangeReason]):
         self._knowledge.restore(state["knowledge"])
         self._runs.speeds.restore(state["speeds"])
         self._planning.restore(state["planning"])
+        self._runs.has_changed = state["has_changed"]
         self._runs.standing.restore(state["standing"])
         self._runs.turns.restore(state["turns"])
 

@@ -1,26 +1,35 @@
 """Periodic reports of a zone: its jobs, its GPUs, and the errors of its forecasts."""
 
-from typing import Any
+from dataclasses import dataclass
 
 from schemas.merging.outcomes import ForetellingErrors, MergeJudged, ZoneMerged
 from solvers.merging.errors import GainErrors, IterationErrors
+from streams.cell.states import Stateful
 from streams.policies.merging.tasks import Tasks
 
 _INTERVALS_BETWEEN = 5
 
 
-class MergingReports:
+@dataclass(init=False, eq=False)
+class MergingReports(Stateful):
     """Counts and errors of one zone since its start."""
+
+    _next_s: float
+    _finished: int
+    _undone: int
+    _saved_s: float
+    _gains: GainErrors
+    _alone: IterationErrors
+    """Errors of the forecast iterations of jobs alone."""
+    _merged: IterationErrors
+    """Errors of the forecast iterations of jobs in a merge."""
+    _last: ZoneMerged | None
 
     def __init__(self, epoch_s: float) -> None:
         self._next_s = epoch_s
-        self._finished = 0
-        self._undone = 0
-        self._saved_s = 0.0
-        self._gains = GainErrors()
-        self._alone, self._merged = IterationErrors(), IterationErrors()
-        """Errors of the forecast iterations of jobs alone, and in a merge."""
-        self._last: ZoneMerged | None = None
+        self._finished, self._undone, self._saved_s = 0, 0, 0.0
+        self._gains, self._alone, self._merged = GainErrors(), IterationErrors(), IterationErrors()
+        self._last = None
 
     def note_alone(self, forecast: float, iterations: int) -> None:
         """Count a job that ran alone until it was done, with the forecast for its kind before that."""
@@ -78,16 +87,3 @@ class MergingReports:
             transfer_iterations_mean_pct=merged.mean_ape_pct,
             transfer_iterations_max_pct=merged.max_ape_pct,
         )
-
-    def state(self) -> list[Any]:
-        """Return the state, in types that msgpack writes."""
-        last = None if self._last is None else self._last.model_dump_json()
-        errors = [each.state() for each in (self._gains, self._alone, self._merged)]
-        return [self._next_s, self._finished, self._undone, self._saved_s, last, errors]
-
-    def restore(self, state: list[Any]) -> None:
-        """Set the state."""
-        self._next_s, self._finished, self._undone, self._saved_s, last, (gains, alone, merged) = state
-        self._gains = GainErrors(**gains)
-        self._alone, self._merged = IterationErrors(**alone), IterationErrors(**merged)
-        self._last = None if last is None else ZoneMerged.model_validate_json(last)

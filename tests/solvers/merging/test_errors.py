@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ def test_gains_by_their_definitions(pairs):
 @given(PAIRS, PAIRS)
 def test_a_restored_count_goes_on_bit_for_bit(before, after):
     through = gain_errors([*before, *after])
-    restored = GainErrors(**json.loads(json.dumps(gain_errors(before).state())))
+    restored = GainErrors(**json.loads(json.dumps(asdict(gain_errors(before)))))
     for pair in after:
         restored.add(*pair)
     assert restored == through
@@ -66,7 +67,7 @@ def test_iterations_have_a_mean_and_a_worst_error():
     figures = errors.figures()
     assert figures.jobs == 3
     assert (figures.mean_ape_pct, figures.max_ape_pct) == (pytest.approx(20), pytest.approx(50))
-    assert IterationErrors(**json.loads(json.dumps(errors.state()))) == errors
+    assert IterationErrors(**json.loads(json.dumps(asdict(errors)))) == errors
 
 
 @pytest.mark.parametrize(("foretold", "real"), [(math.nan, 0.1), (0.1, math.inf), (0.1, -1)])

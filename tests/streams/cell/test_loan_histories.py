@@ -1,4 +1,4 @@
-"""Whatever is offered, reclaimed, lost and changed, loans are consistent and the auction minds the notice."""
+"""Whatever is offered, reclaimed, lost and changed: loans as specified, and auctions that mind the notice."""
 
 from typing import Any
 
@@ -22,6 +22,7 @@ from schemas.loans import LoanChanged, OfferAnswered, ReclaimEnded, ReclaimPlann
 from schemas.lora_commands import SlotAssigned
 from streams.cell.cell import Cell
 from streams.cell.layout import Layout
+from tests.streams.cell.loan_specification import LoanSpecification
 from tests.support.cells import (
     EPOCH_S,
     SLOT_S,
@@ -67,10 +68,7 @@ class LoanHistories(RuleBasedStateMachine):
         self.bench = CheckedBench()
         self.slot = 0.0
         self.number = 0
-        self.loans: dict[str, LoanChanged] = {}
-        """By server, as the decisions tell."""
-        self.reclaims: dict[str, ReclaimPlanned] = {}
-        """Those that are not over."""
+        self.specification = LoanSpecification()
         self.runs: dict[tuple[str, int, str], tuple[int, int, int]] = {}
         """Samples before, to train and in all, by node, slot and job."""
 
@@ -80,22 +78,18 @@ class LoanHistories(RuleBasedStateMachine):
         self.send(*map(online, SERVERS[:7]), *map(offline, sorted(lost)))
 
     def send(self, *events: Event) -> list[Outcome]:
-        outcomes = self.bench.send(*events)
+        return [outcome for event in events for outcome in self._send(event)]
+
+    def _send(self, event: Event) -> list[Outcome]:
+        before_s = self.bench.cell.time_s or self.time_s
+        outcomes = self.bench.send(event)
+        decided = [outcome for outcome in outcomes if isinstance(outcome, LoanChanged | ReclaimEnded)]
+        expected = self.specification.step(before_s, self.time_s, self.notice_s, outcomes)
+        assert sorted(map(repr, decided)) == sorted(map(repr, expected))
         for outcome in outcomes:
             match outcome:
-                case LoanChanged(status="returned"):
-                    del self.loans[outcome.server]
-                case LoanChanged():
-                    self.loans[outcome.server] = outcome
                 case ReclaimPlanned():
-                    assert all(self.loans[server].status == "on_loan" for server in outcome.servers)
                     assert outcome.due_s >= self.time_s + NOTICE_S
-                    self.reclaims[outcome.reclaim_id] = outcome
-                case ReclaimEnded(status="overdue"):
-                    assert self.time_s > self.reclaims[outcome.reclaim_id].due_s
-                case ReclaimEnded():
-                    planned = self.reclaims.pop(outcome.reclaim_id)
-                    assert (outcome.status == "in_time") == (self.time_s <= planned.due_s)
                 case SlotAssigned():
                     for run in outcome.runs:
                         self.runs[outcome.node, outcome.slot, run.job_id] = (
@@ -104,6 +98,12 @@ class LoanHistories(RuleBasedStateMachine):
                             run.work_samples,
                         )
         return outcomes
+
+    @property
+    def notice_s(self) -> float:
+        """Notice that the lender has configured; any where it does not lend."""
+        zones = () if self.cell.configuration is None else self.cell.configuration.zones
+        return next((zone.lending.notice_s for zone in zones if zone.lending is not None), NOTICE_S)
 
     @property
     def time_s(self) -> float:
@@ -143,7 +143,7 @@ class LoanHistories(RuleBasedStateMachine):
         self.number += 1
         event = reclaimed(servers, self.slot + ahead, id=f"r{self.number}")
         self.send(event)
-        if repeated and event.reclaim_id in self.reclaims:
+        if repeated and event.reclaim_id in self.specification.reclaims:
             (ignored,) = self.send(event)
             assert ignored.reason == "duplicate_reclaim"
 
@@ -202,13 +202,17 @@ class LoanHistories(RuleBasedStateMachine):
         self.bench.cell = restored
 
     @invariant()
-    def decisions_tell_the_loans(self) -> None:
-        held = self.cell.nodes.loans if self.cell.nodes is not None else {}
-        assert {server: (loan.owner, loan.borrower, loan.status) for server, loan in held.items()} == {
-            server: (told.owner, told.borrower, told.status) for server, told in self.loans.items()
+    def servers_on_loan_are_as_specified(self) -> None:
+        if self.cell.nodes is None:
+            return
+        nodes, lent = self.cell.nodes, self.specification.servers
+        assert {server: (loan.owner, loan.borrower) for server, loan in nodes.loans.items()} == {
+            server: (one.owner, one.borrower) for server, one in lent.items()
         }
-        due = {server for planned in self.reclaims.values() for server in planned.servers if server in held}
-        assert due >= {server for server, loan in held.items() if loan.reclaim_id is not None}
+        assert {server: nodes.zone_of(server) for server in lent} == {
+            server: one.borrower for server, one in lent.items()
+        }
+        assert nodes.due_to_leave(lent) == self.specification.due_to_leave
 
     @invariant()
     def the_layout_is_the_one_that_is_made_anew(self) -> None:
@@ -228,7 +232,7 @@ class LoanHistories(RuleBasedStateMachine):
                     if loan is not None and loan.borrower == id:
                         ends_s = auction.calendar.start_s(slot + 1)
                         assert ends_s <= self.time_s + loan.notice_s
-                        assert loan.due_s is None or loan.reclaim_id is None or ends_s <= loan.due_s
+                        assert loan.reclaim is None or ends_s <= loan.reclaim.due_s
 
 
 TestLoanHistories = LoanHistories.TestCase

@@ -212,4 +212,4 @@ def test_whatever_happens_every_job_ends_and_every_server_is_free_again(scheme, 
     assert not any(node["held"] for node in nodes.values())
     assert history.bench.zone.free_to_leave(list(nodes)) == list(nodes)
     history.tick(INTERVAL_S)
-    assert all(loan.due_s is None for loan in history.bench.cell.nodes.loans.values()), "all are back"
+    assert not history.bench.cell.nodes.leaving, "all are back"

@@ -6,6 +6,7 @@ from schemas.lora import Dataset
 from schemas.merging.reports import TaskEvaluated
 from schemas.merging.workload import MergingTerms, Target, TuningWorkload
 from streams.cell.jobs import Job
+from streams.cell.states import from_state, state_of
 from streams.policies.merging.job import JobMerge, TuningJob
 from streams.policies.merging.kind_of_jobs import KindOfJobs
 from streams.policies.merging.merge_results import fault_of_merge, note_evaluation
@@ -70,7 +71,7 @@ def test_jobs_alone_tell_what_is_usual_after_the_watched_epochs(kind):
     assert (kind.watched, kind.watched_accuracy) == (1, pytest.approx(0.6))
     judged(job(), kind, task("j", mode="normal"), evaluated(2, 0.8))
     assert (kind.watched, kind.watched_accuracy) == (2, pytest.approx(0.7))
-    assert KindOfJobs.from_state(kind.to_state()) == kind
+    assert from_state(KindOfJobs, state_of(kind)) == kind
 
 
 @pytest.mark.parametrize("mode", ["temporal", "spatial"])
