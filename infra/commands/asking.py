@@ -49,6 +49,9 @@ RequestEvent = TypeVar(
 AnyEvent = TypeVar("AnyEvent", bound=Event)
 
 
+_WITHDRAWAL_SOURCE = "millrace/withdraw"
+
+
 def event_of(model: type[AnyEvent], **fields: str) -> AnyEvent:
     """Return an event with these fields.
 
@@ -198,9 +201,6 @@ def _vendor_line(quote: VendorQuoted | VendorLeft) -> str:
         f"thousand samples, and takes {quote.fixed_delay_s:g} s and {quote.delay_per_thousand_samples_s:g} s "
         "per thousand"
     )
-
-
-_WITHDRAWAL_SOURCE = "millrace/withdraw"
 
 
 def withdraw(

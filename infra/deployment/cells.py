@@ -18,6 +18,10 @@ from schemas.topics import CELLS, DECISIONS, LEDGER
 from streams.kafka.records import ReadRecord
 from streams.worker.cells_file import CellsFile
 
+_SOURCE = "millrace/up"
+_OVERTAKEN = "cell_already_configured"
+"""Reason with which a second configuration is ignored."""
+
 
 @dataclass(frozen=True)
 class PresentCell:
@@ -119,11 +123,6 @@ def _is_of(record: ReadRecord, *types: type[Event | Outcome]) -> bool:
     """Return whether a record is of one of the types, by its header, without decoding it."""
     ce_type = dict(record.headers).get("ce_type")
     return any(ce_type == kind.TYPE.encode() for kind in types)
-
-
-_SOURCE = "millrace/up"
-_OVERTAKEN = "cell_already_configured"
-"""Reason with which a second configuration is ignored."""
 
 
 @dataclass(frozen=True)

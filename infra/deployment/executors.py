@@ -21,6 +21,9 @@ _REPORTS_PER_SLOT = 8
 _LONGEST_PROGRESS_S = 5.0
 
 
+_SHOWN_NODES = 6
+
+
 def served_nodes(cell: PresentCell, folders: Folders) -> list[str]:
     """Return the nodes of a cell that a deployment serves: those of its first configuration, and later ones
     that an executor with its folders has served. Others may be served from another machine. Nodes of zones
@@ -68,9 +71,6 @@ def _users(cell: PresentCell, node: str) -> list[Zone]:
 
 def _runners(zones: list[Zone]) -> list[str]:
     return sorted(frozenset[str]().union(*(runners_of(zone.policy.kind) for zone in zones)))
-
-
-_SHOWN_NODES = 6
 
 
 class NodesAwaited:

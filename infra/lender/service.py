@@ -36,6 +36,26 @@ intervals, which are two million of this length."""
 Duration = Annotated[float, Field(ge=SHORTEST_S, le=31_536_000)]
 
 
+SOURCE = "millrace/lender"
+_POLL_S = 0.2
+_RETRY_S = 1.0
+"""Delay between two attempts to reach a broker."""
+_SLACK_S = 300.0
+"""Longest time from a decision to the views that follow from it, and between clocks."""
+_FOLLOWED = frozenset(
+    model.TYPE.encode()
+    for model in (
+        EventFaulted,
+        EventIgnored,
+        LoanChanged,
+        NodeMoved,
+        OfferAnswered,
+        ReclaimEnded,
+        ReclaimPlanned,
+    )
+)
+
+
 class LenderSettings(ServiceSettings):
     """Settings of one lender: `MILLRACE_LENDER_*`. `LendingParameters` explains those with its names."""
 
@@ -67,25 +87,6 @@ class LenderSettings(ServiceSettings):
             delay_s=self.lender_delay_s,
         )
 
-
-SOURCE = "millrace/lender"
-_POLL_S = 0.2
-_RETRY_S = 1.0
-"""Delay between two attempts to reach a broker."""
-_SLACK_S = 300.0
-"""Longest time from a decision to the views that follow from it, and between clocks."""
-_FOLLOWED = frozenset(
-    model.TYPE.encode()
-    for model in (
-        EventFaulted,
-        EventIgnored,
-        LoanChanged,
-        NodeMoved,
-        OfferAnswered,
-        ReclaimEnded,
-        ReclaimPlanned,
-    )
-)
 
 _log = logging.getLogger(__name__)
 

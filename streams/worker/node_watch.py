@@ -20,6 +20,15 @@ GRACE_S = 3.0
 """Longest wait after a pause for reports that are still in flight."""
 
 
+SOURCE = "millrace/intake"
+"""The CloudEvents source of the events that a worker adds."""
+_WATCH_EVERY_S = 0.25
+_CURRENT_S = 1.0
+"""Longest age of a broker's answer that counts as current. It answers twenty times as often."""
+_REPEAT_S = 10.0
+"""Interval between reports of one change of a node: its cell may not have folded the first one yet."""
+
+
 @dataclass
 class _Listening:
     """Listening time of a partition of `fleet`."""
@@ -123,16 +132,6 @@ class LivenessMonitor:
         self._began_s = now_s
         self._listening.clear()
         self._signs.clear()
-
-
-SOURCE = "millrace/intake"
-"""The CloudEvents source of the events that a worker adds."""
-
-_WATCH_EVERY_S = 0.25
-_CURRENT_S = 1.0
-"""Longest age of a broker's answer that counts as current. It answers twenty times as often."""
-_REPEAT_S = 10.0
-"""Interval between reports of one change of a node: its cell may not have folded the first one yet."""
 
 
 class NodeWatch:

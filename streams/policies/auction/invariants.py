@@ -17,8 +17,8 @@ from solvers.auction.market.market import Market
 from solvers.auction.market.price_order import PriceOrder
 from solvers.auction.mechanism.auctioneer import Auctioneer
 from streams.cell.jobs import Job
-from streams.policies.auction.book import LATE_REPORT_SLOTS, JobBook
-from streams.policies.auction.job import PlannedJob
+from streams.policies.auction.book import JobBook
+from streams.policies.auction.job import LATE_REPORT_SLOTS, PlannedJob
 from streams.policies.auction.judge import Judge
 from streams.policies.policy import BrokenPromise, ZoneContext
 
