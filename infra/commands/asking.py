@@ -46,6 +46,9 @@ RequestEvent = TypeVar(
 )
 
 
+JobsFile = Annotated[
+    str, typer.Argument(help="Jobs, as YAML or JSON lines; `-` is standard input.", metavar="FILE")
+]
 AnyEvent = TypeVar("AnyEvent", bound=Event)
 
 
@@ -101,9 +104,7 @@ def ask(
 
 
 def submit(
-    file: Annotated[
-        str, typer.Argument(help="Jobs, as YAML or JSON lines; `-` is standard input.", metavar="FILE")
-    ],
+    file: JobsFile,
     cell: CellName = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait for the decisions.")] = False,
     timeout_s: Timeout = 30.0,
@@ -143,10 +144,7 @@ def _print_answer(job: JobSubmitted, decision: Decision, json: bool) -> None:
 
 
 def quote(
-    file: Annotated[
-        str,
-        typer.Argument(help="The jobs to ask about, as for `submit`; `-` is standard input.", metavar="FILE"),
-    ],
+    file: JobsFile,
     cell: CellName = None,
     timeout_s: Timeout = 30.0,
     bootstrap_servers: BootstrapServers = None,
