@@ -7,11 +7,10 @@ from contextlib import suppress
 from executors.node.settings import LONGEST_HEARTBEAT_S
 from infra.deployment.cells import PresentCell
 from infra.deployment.folders import Folders
-from infra.log.reader import LogReader
+from infra.log.reader import LogReader, events_in
 from infra.log.target import Target
 from infra.views.text import first_of
 from schemas.cells import Zone
-from schemas.codec import InvalidRecordError, decode_event
 from schemas.fleet import FLEET, SignOfLife
 from schemas.registry import runners_of
 from streams.kafka.reader import ReadError
@@ -98,12 +97,11 @@ class NodesAwaited:
         if self._reader is None:
             return
         with suppress(ReadError):  # the broker restarts
-            for record in self._reader.poll(0.0):
-                with suppress(InvalidRecordError):
-                    event = decode_event(record.value, record.headers).event
-                    if isinstance(event, SignOfLife) and (event.cell, event.node) in self._left:
-                        self._left.remove((event.cell, event.node))
-                        yield f"{event.node} is online, {self._all - len(self._left)} of {self._all} nodes"
+            for envelope in events_in(self._reader.poll(0.0)):
+                event = envelope.event
+                if isinstance(event, SignOfLife) and (event.cell, event.node) in self._left:
+                    self._left.remove((event.cell, event.node))
+                    yield f"{event.node} is online, {self._all - len(self._left)} of {self._all} nodes"
         if not self._left:
             self.close()
 
