@@ -20,8 +20,6 @@ from schemas.services import described_fault
 from streams.kafka.administration import Administration
 from streams.kafka.faults import BrokerError, UnansweredError
 
-__all__ = ["BrokerError", "BrokerSettings", "LocalKafka", "RunningBroker", "broker", "watched_broker"]
-
 _log = logging.getLogger(__name__)
 
 
@@ -38,17 +36,6 @@ class RunningBroker:
     keep_running: Callable[[], bool] = lambda: False
     """Restarts a local broker if it has died, and returns whether it had. Clusters of users and brokers in
     Docker are left alone. Raises BrokerError if it keeps dying."""
-
-
-@contextmanager
-def broker(settings: BrokerSettings | None = None, *, ephemeral: bool = False) -> Iterator[str]:
-    """Yield the bootstrap servers of a `watched_broker`, without restarts.
-
-    Raises:
-        BrokerError: the named cluster does not answer, or no broker can be started here.
-    """
-    with watched_broker(settings, ephemeral=ephemeral) as running:
-        yield running.bootstrap_servers
 
 
 @contextmanager

@@ -53,6 +53,31 @@ reads as 64."""
 Model = TypeVar("Model", bound=BaseModel)
 
 
+_DEFAULT_USER = "anybody"
+"""User of a request for a quote if a file has none."""
+_TERMS: Mapping[str, type[Terms]] = InstalledTable(
+    lambda: {kind_of(terms): terms for kind in KINDS.values() for terms in (*kind.terms, *kind.quoted_terms)}
+)
+_QUOTED_TERMS: Mapping[str, type[Terms]] = InstalledTable(
+    lambda: {
+        kind_of(terms): kind.quoted_terms[0]
+        for kind in KINDS.values()
+        for terms in kind.terms
+        if kind.quoted_terms and terms not in kind.quoted_terms
+    }
+)
+"""By the kind of a job's terms that no quote is given on: those that its policy quotes on instead."""
+_SIMULATED = (CellConfigured, ClockTicked, FleetEvent, SolveFinished)
+"""Events that a simulation makes itself, except for those of a policy."""
+_TIMED: Mapping[str, type[Event]] = InstalledTable(
+    lambda: {
+        event.TYPE: event
+        for event in TOPIC_BY_EVENT
+        if not issubclass(event, _SIMULATED) or event in POLICY_EVENTS
+    }
+)
+
+
 class EntriesFileError(ReadableError):
     """An invalid file of entries. The message is one line that names file and line."""
 
@@ -198,33 +223,6 @@ def _yaml_entries(file: str, content: str) -> Iterator[Entry]:
     values, places = (value, located.parts) if isinstance(value, list) else ([value], [located])
     for entry, at in zip(values, cast(list[LocatedLine], places), strict=True):
         yield Entry(file, entry, *at)
-
-
-_DEFAULT_USER = "anybody"
-"""User of a request for a quote if a file has none."""
-
-_TERMS: Mapping[str, type[Terms]] = InstalledTable(
-    lambda: {kind_of(terms): terms for kind in KINDS.values() for terms in (*kind.terms, *kind.quoted_terms)}
-)
-_QUOTED_TERMS: Mapping[str, type[Terms]] = InstalledTable(
-    lambda: {
-        kind_of(terms): kind.quoted_terms[0]
-        for kind in KINDS.values()
-        for terms in kind.terms
-        if kind.quoted_terms and terms not in kind.quoted_terms
-    }
-)
-"""By the kind of a job's terms that no quote is given on: those that its policy quotes on instead."""
-
-_SIMULATED = (CellConfigured, ClockTicked, FleetEvent, SolveFinished)
-"""Events that a simulation makes itself, except for those of a policy."""
-_TIMED: Mapping[str, type[Event]] = InstalledTable(
-    lambda: {
-        event.TYPE: event
-        for event in TOPIC_BY_EVENT
-        if not issubclass(event, _SIMULATED) or event in POLICY_EVENTS
-    }
-)
 
 
 def read_jobs(file: str, now_s: float, default_cell: str | None = None) -> list[JobSubmitted]:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from infra.broker import BrokerSettings, LocalKafka
+from infra.kafka.local import LocalKafka
+from infra.kafka.settings import BrokerSettings
 from streams.installation import install_policies
 from streams.worker.garbage import tune_gc
 from tests.support.examples import examples

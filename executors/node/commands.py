@@ -32,6 +32,9 @@ _MAX_RECORDS_AT_ONCE = 100
 _log = logging.getLogger(__name__)
 
 
+_KEY_DIGITS = 16
+
+
 class CommandLogError(RuntimeError):
     """The topic of commands is unfit for a node."""
 
@@ -131,9 +134,6 @@ class CommandLog:
             raise KafkaException(error)
         else:
             _log.warning("commands unread topic=%s error=%s; tried again", self.topic, error.str())
-
-
-_KEY_DIGITS = 16
 
 
 @dataclass(frozen=True)

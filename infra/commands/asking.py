@@ -46,7 +46,13 @@ RequestEvent = TypeVar(
 )
 
 
+JobsFile = Annotated[
+    str, typer.Argument(help="Jobs, as YAML or JSON lines; `-` is standard input.", metavar="FILE")
+]
 AnyEvent = TypeVar("AnyEvent", bound=Event)
+
+
+_WITHDRAWAL_SOURCE = "millrace/withdraw"
 
 
 def event_of(model: type[AnyEvent], **fields: str) -> AnyEvent:
@@ -98,9 +104,7 @@ def ask(
 
 
 def submit(
-    file: Annotated[
-        str, typer.Argument(help="Jobs, as YAML or JSON lines; `-` is standard input.", metavar="FILE")
-    ],
+    file: JobsFile,
     cell: CellName = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait for the decisions.")] = False,
     timeout_s: Timeout = 30.0,
@@ -140,10 +144,7 @@ def _print_answer(job: JobSubmitted, decision: Decision, json: bool) -> None:
 
 
 def quote(
-    file: Annotated[
-        str,
-        typer.Argument(help="The jobs to ask about, as for `submit`; `-` is standard input.", metavar="FILE"),
-    ],
+    file: JobsFile,
     cell: CellName = None,
     timeout_s: Timeout = 30.0,
     bootstrap_servers: BootstrapServers = None,
@@ -198,9 +199,6 @@ def _vendor_line(quote: VendorQuoted | VendorLeft) -> str:
         f"thousand samples, and takes {quote.fixed_delay_s:g} s and {quote.delay_per_thousand_samples_s:g} s "
         "per thousand"
     )
-
-
-_WITHDRAWAL_SOURCE = "millrace/withdraw"
 
 
 def withdraw(

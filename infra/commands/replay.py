@@ -13,6 +13,7 @@ from infra.commands.options import (
     CellName,
     ExpectHead,
     Json,
+    LedgerFile,
     TopicPrefix,
     kept_heads,
     target_of,
@@ -30,12 +31,7 @@ EXIT_UNVERIFIED = 3
 
 
 def replay(
-    ledger: Annotated[
-        Path | None,
-        typer.Option(
-            "--from", help="A ledger file instead of Kafka.", metavar="FILE.jsonl", show_default=False
-        ),
-    ] = None,
+    ledger: LedgerFile = None,
     decisions: Annotated[
         Path | None,
         typer.Option(

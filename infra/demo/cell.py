@@ -16,6 +16,12 @@ MOST_PACE = 15.0
 """Largest pace, at which a slot is a minute."""
 
 
+SAFETY = 0.5
+"""Part of the measured speed that is planned with: later, more runs share the machine."""
+_LEAST_PART_OF_SLOT = 0.25
+"""Least part of its slot that a run is assumed to have."""
+
+
 def pace_of(cutting_s: float) -> float:
     """Return the factor, 1 at least, for the slots and time limits of the cell's file: the time that this
     machine took to cut the demo's data, over the usual time."""
@@ -42,11 +48,6 @@ def _lengthen(fields: dict[str, Any], name: str, pace: float) -> None:
 
 
 Part = TypeVar("Part", GpuType, ThroughputRow)
-
-SAFETY = 0.5
-"""Part of the measured speed that is planned with: later, more runs share the machine."""
-_LEAST_PART_OF_SLOT = 0.25
-"""Least part of its slot that a run is assumed to have."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,43 @@ from schemas.lora import Dataset
 _CHARACTERS = 160
 
 
+_SHORTEST = 80
+_LONGEST = 400
+_RECORDS = 24
+"""Records of a dataset: few, so that a short training has several epochs and the loss falls."""
+_MODULES = {
+    "language": ("ast", "dis", "inspect", "tokenize", "typing"),
+    "data": ("collections/__init__", "dataclasses", "enum", "json/decoder", "statistics"),
+    "files": ("pathlib", "shutil", "tarfile", "tempfile", "zipfile"),
+    "network": ("ftplib", "http/client", "smtplib", "socketserver", "ssl"),
+    "processes": ("asyncio/base_events", "queue", "subprocess", "threading", "concurrent/futures/thread"),
+    "text": ("argparse", "difflib", "string", "textwrap", "configparser"),
+}
+_BIDS = """\
+# For the cell that `millrace up` runs by default: the first is worth its price, the second is not.
+- cell: home
+  job_id: my-first-adapter    # leave it out, and each submission is a job of its own
+  user: me
+  zone: tiny
+  workload:
+    kind: lora
+    work_samples: 240
+    dataset: {{path: {path}, samples: {samples}}}    # in {folder}
+    hyperparameters: {{rank: 8, batch_size: 4, sequence_length: 64, learning_rate: 0.005}}
+  terms: {{kind: bid, bid: 100, deadline_in_s: 900}}
+- cell: home
+  job_id: too-cheap
+  user: me
+  zone: tiny
+  workload:
+    kind: lora
+    work_samples: 240
+    dataset: {{path: {path}, samples: {samples}}}
+    hyperparameters: {{rank: 8, batch_size: 4, sequence_length: 64}}
+  terms: {{kind: bid, bid: 0.001, deadline_in_s: 900}}
+"""
+
+
 def pieces(patterns: Sequence[str], seed: int) -> list[str]:
     """Return pieces of the modules whose paths match, in a seeded order."""
     library = Path(sysconfig.get_paths()["stdlib"])
@@ -40,20 +77,6 @@ def write_records(path: Path, texts: Sequence[str]) -> None:
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
 
 
-_SHORTEST = 80
-_LONGEST = 400
-_RECORDS = 24
-"""Records of a dataset: few, so that a short training has several epochs and the loss falls."""
-_MODULES = {
-    "language": ("ast", "dis", "inspect", "tokenize", "typing"),
-    "data": ("collections/__init__", "dataclasses", "enum", "json/decoder", "statistics"),
-    "files": ("pathlib", "shutil", "tarfile", "tempfile", "zipfile"),
-    "network": ("ftplib", "http/client", "smtplib", "socketserver", "ssl"),
-    "processes": ("asyncio/base_events", "queue", "subprocess", "threading", "concurrent/futures/thread"),
-    "text": ("argparse", "difflib", "string", "textwrap", "configparser"),
-}
-
-
 def write_datasets(root: Path, seed: int) -> tuple[Dataset, ...]:
     """Write one JSONL file per subject below `root`: some functions and classes of its modules."""
     modules_root = Path(sysconfig.get_paths()["stdlib"])
@@ -77,31 +100,6 @@ def _definitions(path: Path) -> Iterator[str]:
             text = "".join(lines[node.lineno - 1 : node.end_lineno])
             if len(text) >= _SHORTEST:
                 yield text[:_LONGEST]
-
-
-_BIDS = """\
-# For the cell that `millrace up` runs by default: the first is worth its price, the second is not.
-- cell: home
-  job_id: my-first-adapter    # leave it out, and each submission is a job of its own
-  user: me
-  zone: tiny
-  workload:
-    kind: lora
-    work_samples: 240
-    dataset: {{path: {path}, samples: {samples}}}    # in {folder}
-    hyperparameters: {{rank: 8, batch_size: 4, sequence_length: 64, learning_rate: 0.005}}
-  terms: {{kind: bid, bid: 100, deadline_in_s: 900}}
-- cell: home
-  job_id: too-cheap
-  user: me
-  zone: tiny
-  workload:
-    kind: lora
-    work_samples: 240
-    dataset: {{path: {path}, samples: {samples}}}
-    hyperparameters: {{rank: 8, batch_size: 4, sequence_length: 64}}
-  terms: {{kind: bid, bid: 0.001, deadline_in_s: 900}}
-"""
 
 
 def write_next_steps(demo: Folders, dataset: Dataset, home: Folders) -> Path:

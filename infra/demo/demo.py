@@ -58,6 +58,10 @@ _LEAST_FREE_MIB = 256
 rest."""
 
 
+_WEIGHTS = "adapter_model.safetensors"
+_CONFIGURATION = "adapter_config.json"
+
+
 @dataclass(frozen=True)
 class DemoRequest:
     """Scenes to play, and their settings."""
@@ -149,7 +153,7 @@ def run_demo(cells: Path, request: DemoRequest, progress: Progress, started_s: f
                 first_zones=_zones(cells_file, POLICIES[request.scenes[0]]),
                 settings={**lender_settings(pace), "MILLRACE_CHECKPOINT_S": _CHECKPOINT_S},
             )
-            with running_stage(layout, server, targets, progress, request.patience_s * pace, pace) as stage:
+            with running_stage(layout, server, targets, progress, request.patience_s * pace) as stage:
                 scenes = _play(stage, request, datasets, await_model, connections["auditor"])
             verdict = _verify(connections["auditor"], progress)
             with disk_faults(folders.root):
@@ -290,10 +294,6 @@ def _check_room(folders: Folders) -> None:
 
 def _since(started_s: float, time_s: float | None) -> float | None:
     return None if time_s is None else time_s - started_s
-
-
-_WEIGHTS = "adapter_model.safetensors"
-_CONFIGURATION = "adapter_config.json"
 
 
 def faulty_adapters(root: Path, completed: Iterable[JobCompleted]) -> list[str]:

@@ -33,6 +33,13 @@ MODEL = "tiny-llama"
 _MODEL_POLL_S = 0.1
 
 
+_POLL_S = 0.2
+_DRAIN_S = 5.0
+_QUIET_S = 1.0
+_SHOWN_NODES = 4
+_PUBLISHERS: tuple[Role, ...] = ("users", "vendors", "inference", "operators")
+
+
 @contextmanager
 def default_model(folders: Folders, server: ForkServer) -> Iterator[Callable[[], None]]:
     """Find the small default model, or make it, while the block runs; yield a function that waits for it.
@@ -67,12 +74,6 @@ def default_model(folders: Folders, server: ForkServer) -> Iterator[Callable[[],
         if not beginning.is_alive():
             making.stop()
 
-
-_POLL_S = 0.2
-_DRAIN_S = 5.0
-_QUIET_S = 1.0
-_SHOWN_NODES = 4
-_PUBLISHERS: tuple[Role, ...] = ("users", "vendors", "inference", "operators")
 
 Record = Envelope | Decision
 
@@ -113,8 +114,6 @@ class Stage:
     progress: Progress
     patience_s: float
     """Longest time without any event that could be progress before the demo fails."""
-    pace: float = 1.0
-    """Factor for times, of `infra.demo.cell.pace_of`."""
     first_decision_s: float | None = None
     """Time of the first decision about a job, by the monotonic clock."""
     first_adapter_s: float | None = None
@@ -235,7 +234,6 @@ def running_stage(
     targets: Mapping[Role, Target],
     progress: Progress,
     patience_s: float,
-    pace: float,
 ) -> Iterator[Stage]:
     """Yield a stage whose deployment runs within the block.
 
@@ -252,4 +250,4 @@ def running_stage(
         stack.callback(progress.awaits, "the services to stop")
         follower = stack.enter_context(BoardFollower(targets["auditor"]))
         follower.catch_up()
-        yield Stage(deployment, follower, publishers, progress, patience_s, pace)
+        yield Stage(deployment, follower, publishers, progress, patience_s)

@@ -6,17 +6,20 @@ from dataclasses import dataclass
 from infra.errors import CommandError
 from infra.log.answers import Answers, Refusal
 from infra.log.publisher import EventPublisher
-from infra.log.reader import LogReader
+from infra.log.reader import LogReader, decisions_in, events_in
 from infra.log.target import Target
 from infra.views.sentences import sentence
-from schemas.base import Event, Outcome
+from schemas.base import Event
 from schemas.cells import CellConfigured, Zone
 from schemas.changes import NodeRegistered, ZoneConfigured
-from schemas.codec import Decision, Envelope, InvalidRecordError, decode_decision, decode_event
+from schemas.codec import Envelope
 from schemas.decisions import CellAccepted, EventIgnored, NodeMoved, ZoneAccepted
 from schemas.topics import CELLS, DECISIONS, LEDGER
-from streams.kafka.records import ReadRecord
 from streams.worker.cells_file import CellsFile
+
+_SOURCE = "millrace/up"
+_OVERTAKEN = "cell_already_configured"
+"""Reason with which a second configuration is ignored."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,8 @@ def present_cells(target: Target) -> dict[str, PresentCell]:
     # Decisions are read first: the cause of each is then among the events.
     # A worker that was killed leaves duplicates.
     with LogReader(target, [target.topic(DECISIONS)], "beginning") as reader:
-        decided = {decision.id: decision for decision in layout_changes(reader.to_end())}
+        changes_of_layout = decisions_in(reader.to_end(), NodeMoved, ZoneAccepted)
+        decided = {decision.id: decision for decision in changes_of_layout}
     cells: dict[str, PresentCell] = {}
     changes: dict[tuple[str, str], Zone] = {}
     registered: dict[tuple[str, str], NodeRegistered] = {}
@@ -95,35 +99,9 @@ def present_cells(target: Target) -> dict[str, PresentCell]:
     return cells
 
 
-def layout_changes(records: Iterator[ReadRecord]) -> Iterator[Decision]:
-    """Yield the decisions that change a cell's zones, or the zones of its nodes."""
-    for record in records:
-        if _is_of(record, NodeMoved, ZoneAccepted):
-            try:
-                yield decode_decision(record.value or b"")
-            except InvalidRecordError:
-                continue  # replay reports it
-
-
 def _events(target: Target, *types: type[Event]) -> Iterator[Envelope]:
     with LogReader(target, [target.topic(LEDGER)], "beginning") as reader:
-        for record in reader.to_end():
-            if _is_of(record, *types):
-                try:
-                    yield decode_event(record.value, record.headers)
-                except InvalidRecordError:
-                    continue  # replay reports it
-
-
-def _is_of(record: ReadRecord, *types: type[Event | Outcome]) -> bool:
-    """Return whether a record is of one of the types, by its header, without decoding it."""
-    ce_type = dict(record.headers).get("ce_type")
-    return any(ce_type == kind.TYPE.encode() for kind in types)
-
-
-_SOURCE = "millrace/up"
-_OVERTAKEN = "cell_already_configured"
-"""Reason with which a second configuration is ignored."""
+        yield from events_in(reader.to_end(), *types)
 
 
 @dataclass(frozen=True)

@@ -13,20 +13,19 @@ from pathlib import Path
 from types import FrameType
 
 from infra.broker import RunningBroker
-from infra.deployment.cells import PresentCell, configure_cells, layout_changes, present_cells
+from infra.deployment.cells import PresentCell, configure_cells, present_cells
 from infra.deployment.executors import executor_environment, served_nodes
 from infra.deployment.folders import Address, Folders, published_address
 from infra.deployment.fork_server import Forks, fork_server
 from infra.deployment.service import Service, command
 from infra.errors import CommandError
 from infra.kafka.files import FileLock, LockedError
-from infra.log.reader import LogReader
+from infra.log.reader import LogReader, decisions_in, events_in
 from infra.log.target import Target
 from infra.topics import apply_grants, ensure_topics, grants
 from schemas.access import DEFAULT_GROUPS
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
-from schemas.codec import InvalidRecordError, decode_event
 from schemas.decisions import NodeMoved
 from schemas.interpreters import python_command
 from schemas.kafka_connection import KafkaConnection
@@ -270,11 +269,8 @@ class Deployment:
         while waiting:
             self.keep_running()
             with suppress(ReadError):  # the broker restarts
-                for record in ledger.poll(_POLL_S):
-                    with suppress(InvalidRecordError):
-                        event = decode_event(record.value, record.headers).event
-                        if isinstance(event, ClockTicked):
-                            waiting.discard(event.cell)
+                ticks = events_in(ledger.poll(_POLL_S), ClockTicked)
+                waiting -= {tick.event.cell for tick in ticks}
         self.say("clock runs")
 
     def _start_solver(self, stack: ExitStack) -> None:
@@ -329,7 +325,7 @@ class Deployment:
             return
         with suppress(ReadError):  # the broker restarts
             while records := self._decisions.poll(0.0):
-                for decision in layout_changes(iter(records)):
+                for decision in decisions_in(records, NodeMoved):
                     if isinstance(decision.outcome, NodeMoved) and decision.outcome.to_zone is None:
                         executor = self.executors.pop((decision.cell, decision.outcome.node), None)
                         if executor is not None:

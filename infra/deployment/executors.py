@@ -7,11 +7,10 @@ from contextlib import suppress
 from executors.node.settings import LONGEST_HEARTBEAT_S
 from infra.deployment.cells import PresentCell
 from infra.deployment.folders import Folders
-from infra.log.reader import LogReader
+from infra.log.reader import LogReader, events_in
 from infra.log.target import Target
 from infra.views.text import first_of
 from schemas.cells import Zone
-from schemas.codec import InvalidRecordError, decode_event
 from schemas.fleet import FLEET, SignOfLife
 from schemas.registry import runners_of
 from streams.kafka.reader import ReadError
@@ -19,6 +18,9 @@ from streams.kafka.reader import ReadError
 _HEARTBEATS_PER_NODE_TIMEOUT = 4
 _REPORTS_PER_SLOT = 8
 _LONGEST_PROGRESS_S = 5.0
+
+
+_SHOWN_NODES = 6
 
 
 def served_nodes(cell: PresentCell, folders: Folders) -> list[str]:
@@ -70,9 +72,6 @@ def _runners(zones: list[Zone]) -> list[str]:
     return sorted(frozenset[str]().union(*(runners_of(zone.policy.kind) for zone in zones)))
 
 
-_SHOWN_NODES = 6
-
-
 class NodesAwaited:
     """Reads the reports of nodes until each node has sent one."""
 
@@ -98,12 +97,11 @@ class NodesAwaited:
         if self._reader is None:
             return
         with suppress(ReadError):  # the broker restarts
-            for record in self._reader.poll(0.0):
-                with suppress(InvalidRecordError):
-                    event = decode_event(record.value, record.headers).event
-                    if isinstance(event, SignOfLife) and (event.cell, event.node) in self._left:
-                        self._left.remove((event.cell, event.node))
-                        yield f"{event.node} is online, {self._all - len(self._left)} of {self._all} nodes"
+            for envelope in events_in(self._reader.poll(0.0)):
+                event = envelope.event
+                if isinstance(event, SignOfLife) and (event.cell, event.node) in self._left:
+                    self._left.remove((event.cell, event.node))
+                    yield f"{event.node} is online, {self._all - len(self._left)} of {self._all} nodes"
         if not self._left:
             self.close()
 

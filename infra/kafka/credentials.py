@@ -23,6 +23,15 @@ _VALID = datetime.timedelta(days=3_650)
 _CLOCK_SKEW = datetime.timedelta(hours=1)
 
 
+MECHANISM: Literal["SCRAM-SHA-512"] = "SCRAM-SHA-512"
+FOR_TOOLS: Literal["PLAIN"] = "PLAIN"
+ADMIN: Literal["admin"] = "admin"
+"""Super user, which makes the principals and their permissions."""
+SUPER_USERS = f"User:CN={BROKER_NAME};User:{ADMIN}"
+"""Super users: the broker itself, by its certificate, and `admin`."""
+_PASSWORD_BYTES = 24
+
+
 def write_certificates(authority: Path, broker: Path, host: str) -> None:
     """Make an authority and sign one certificate with it, the broker's, for `host` and `localhost`.
 
@@ -98,16 +107,8 @@ def _usage(*, digital_signature: bool = False, key_cert_sign: bool = False) -> x
     )
 
 
-MECHANISM: Literal["SCRAM-SHA-512"] = "SCRAM-SHA-512"
-FOR_TOOLS: Literal["PLAIN"] = "PLAIN"
-ADMIN: Literal["admin"] = "admin"
-"""Super user, which makes the principals and their permissions."""
 Principal = Role | Literal["admin"]
 PRINCIPALS: tuple[Principal, ...] = (*ROLES, ADMIN)
-SUPER_USERS = f"User:CN={BROKER_NAME};User:{ADMIN}"
-"""Super users: the broker itself, by its certificate, and `admin`."""
-
-_PASSWORD_BYTES = 24
 
 
 class Credentials:

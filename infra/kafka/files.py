@@ -11,6 +11,11 @@ from portalocker import Lock, LockException
 _POLL_INTERVAL_S = 0.05
 
 
+FOLDER_RIGHTS = 0o700
+FILE_RIGHTS = 0o600
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
 class LockedError(Exception):
     """A lock of another holder; `holder` is its process id, None while that is not written yet."""
 
@@ -75,11 +80,6 @@ class FileLock:
             yield
         finally:
             self.release()
-
-
-FOLDER_RIGHTS = 0o700
-FILE_RIGHTS = 0o600
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def keep_to_owner(root: Path) -> None:

@@ -33,6 +33,19 @@ _LONGEST_REASON = 160
 _NAMES_OF_CENTRAL = {"central", "*", "external:*"}
 
 
+PINS = Path(__file__).with_name("jars.sha256")
+_AT_ONCE = 4
+_ATTEMPTS = 3
+_PAUSE_S = 0.5
+# Longest time without a byte before a connection is closed.
+_STALL_S = 10.0
+_CHUNK_BYTES = 64 * 1024
+# The largest of the jars has 7 MiB.
+_MOST_BYTES = 64 * 1024 * 1024
+_CENTRAL = "https://repo.maven.apache.org/maven2"
+_STAGING_PREFIX = ".staging-"
+
+
 class MavenError(Exception):
     """A failure of Maven; the message is the first error that it printed."""
 
@@ -97,17 +110,6 @@ def _first_error(output: str) -> str:
     # Colour codes may precede the mark, even in batch mode.
     errors = (line.partition("[ERROR] ")[2].removesuffix(" -> [Help 1]") for line in output.splitlines())
     return shorten(next(filter(None, errors), "no reason given"), _LONGEST_REASON, placeholder=" ...")
-
-
-PINS = Path(__file__).with_name("jars.sha256")
-_AT_ONCE = 4
-_ATTEMPTS = 3
-_PAUSE_S = 0.5
-# Longest time without a byte before a connection is closed.
-_STALL_S = 10.0
-_CHUNK_BYTES = 64 * 1024
-# The largest of the jars has 7 MiB.
-_MOST_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -231,9 +233,6 @@ def _reason(error: Exception) -> str:
         return cause.strerror
     return str(cause) or type(cause).__name__
 
-
-_CENTRAL = "https://repo.maven.apache.org/maven2"
-_STAGING_PREFIX = ".staging-"
 
 _log = logging.getLogger(__name__)
 

@@ -30,6 +30,12 @@ INTERNAL = "INTERNAL"
 CONTROLLER = "CONTROLLER"
 
 
+_BYTES_PER_MIB = 1024 * 1024
+_LEAST_FREE_MIB = 64
+_TIMEOUT_S = 600
+"""Timeout of formatting, which takes some seconds on an idle machine."""
+
+
 def server_properties(
     listen_host: str, broker_port: int, controller_port: int, log_dir: str
 ) -> dict[str, str]:
@@ -141,10 +147,6 @@ def reserve_port(port: int) -> socket.socket:
     return reservation
 
 
-_BYTES_PER_MIB = 1024 * 1024
-_LEAST_FREE_MIB = 64
-
-
 class DataDirectory:
     """Paths of the files of a broker, and the lock on all of them."""
 
@@ -219,10 +221,6 @@ class DataDirectory:
             if error.holder is not None and psutil.pid_exists(error.holder):
                 raise
             self.lock.acquire(orphan_timeout_s)
-
-
-_TIMEOUT_S = 600
-"""Timeout of formatting, which takes some seconds on an idle machine."""
 
 
 def format_storage(

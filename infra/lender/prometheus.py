@@ -12,7 +12,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
@@ -89,7 +89,6 @@ class _Refusal(BaseModel):
     error: str
 
 
-_R = TypeVar("_R")
 _REPLY: TypeAdapter[_Answer | _Refusal] = TypeAdapter(
     Annotated[_Answer | _Refusal, Field(discriminator="status")]
 )

@@ -14,11 +14,12 @@ from infra.lender.forecast import Forecaster, SeasonalNaive, Selection
 from infra.lender.lending import Lender, LendingParameters
 from infra.lender.zones import lending_zone, loans, zone_states
 from infra.log.publisher import EventPublisher, PublishError
-from infra.log.reader import LogReader
+from infra.log.reader import LogReader, decisions_in
 from infra.log.target import ANSWER_TIMEOUT_S, Target
 from infra.views.sentences import sentence
 from schemas.access import use_of_topics
-from schemas.codec import Decision, InvalidRecordError, decode_decision, decode_event
+from schemas.base import Outcome
+from schemas.codec import Decision, InvalidRecordError, decode_event
 from schemas.decisions import EventFaulted, EventIgnored, EventWithoutEffect, NodeMoved
 from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceEvent, InferenceLoadReported
 from schemas.loans import LoanChanged, OfferAnswered, ReclaimEnded, ReclaimPlanned
@@ -34,6 +35,23 @@ LEAST_INTERVAL_S = 0.5
 """Shortest interval: the lender reads the log and the clock a few times a second, and keeps two weeks of
 intervals, which are two million of this length."""
 Duration = Annotated[float, Field(ge=SHORTEST_S, le=31_536_000)]
+
+
+SOURCE = "millrace/lender"
+_POLL_S = 0.2
+_RETRY_S = 1.0
+"""Delay between two attempts to reach a broker."""
+_SLACK_S = 300.0
+"""Longest time from a decision to the views that follow from it, and between clocks."""
+_FOLLOWED: tuple[type[Outcome], ...] = (
+    EventFaulted,
+    EventIgnored,
+    LoanChanged,
+    NodeMoved,
+    OfferAnswered,
+    ReclaimEnded,
+    ReclaimPlanned,
+)
 
 
 class LenderSettings(ServiceSettings):
@@ -67,25 +85,6 @@ class LenderSettings(ServiceSettings):
             delay_s=self.lender_delay_s,
         )
 
-
-SOURCE = "millrace/lender"
-_POLL_S = 0.2
-_RETRY_S = 1.0
-"""Delay between two attempts to reach a broker."""
-_SLACK_S = 300.0
-"""Longest time from a decision to the views that follow from it, and between clocks."""
-_FOLLOWED = frozenset(
-    model.TYPE.encode()
-    for model in (
-        EventFaulted,
-        EventIgnored,
-        LoanChanged,
-        NodeMoved,
-        OfferAnswered,
-        ReclaimEnded,
-        ReclaimPlanned,
-    )
-)
 
 _log = logging.getLogger(__name__)
 
@@ -187,16 +186,13 @@ class LenderService:
 
     def _decisions(self, records: Iterator[ReadRecord]) -> Iterator[Decision]:
         """Yield the relevant decisions of the cell, each once: a worker that was killed leaves duplicates."""
-        for record in records:
-            if dict(record.headers).get("ce_type") not in _FOLLOWED:
-                continue
+        for decision in decisions_in(records, *_FOLLOWED):
             try:
-                decision = decode_decision(record.value or b"")
-                place = decision.place
+                is_new = decision.cell == self._cell and decision.place > self._applied
             except InvalidRecordError:
                 continue  # replay reports it
-            if decision.cell == self._cell and place > self._applied:
-                self._applied = place
+            if is_new:
+                self._applied = decision.place
                 yield decision
 
     def _events(self, records: Iterator[ReadRecord]) -> Iterator[tuple[ReadRecord, str, InferenceEvent]]:

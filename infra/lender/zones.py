@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator
 from pydantic import ValidationError
 
 from infra.errors import CommandError
-from infra.log.reader import LogReader
+from infra.log.reader import LogReader, decisions_in
 from infra.log.target import Target
-from schemas.codec import InvalidRecordError, decode_decision
 from schemas.loans import LoanChanged
 from schemas.topics import ZONES_STATE
 from schemas.views import ZoneState
@@ -31,11 +30,7 @@ def zone_states(records: Iterable[ReadRecord]) -> Iterator[ZoneState]:
 def loans(records: Iterable[ReadRecord], cell: str, owner: str) -> list[LoanChanged]:
     """Return the latest change of each server that a zone lends, from records of `loans`."""
     latest: dict[str, LoanChanged] = {}
-    for record in records:
-        try:
-            decision = decode_decision(record.value or b"")
-        except InvalidRecordError:
-            continue  # replay reports it
+    for decision in decisions_in(records):
         match decision.outcome:
             case LoanChanged(owner=change_owner, server=server) as change:
                 if (decision.cell, change_owner) == (cell, owner):

@@ -1,11 +1,13 @@
 """Readers of topics from their beginning, or from now on; and of the boards of cells."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Literal, Self
 
 from infra.log.target import Target
 from infra.views.board import Boards
+from schemas.base import Event, Outcome
 from schemas.codec import Decision, Envelope, InvalidRecordError, decode_decision, decode_event
 from schemas.topics import DECISIONS, LEDGER
 from streams.kafka.reader import KafkaReader
@@ -93,3 +95,26 @@ class BoardFollower:
                 yield item
             except InvalidRecordError:
                 continue  # replay reports it
+
+
+def decisions_in(records: Iterable[ReadRecord], *types: type[Outcome]) -> Iterator[Decision]:
+    """Yield the valid decisions in records, of these types alone if any are given; replay reports others."""
+    for record in records:
+        if _is_of(record, types):
+            with suppress(InvalidRecordError):
+                yield decode_decision(record.value or b"")
+
+
+def events_in(records: Iterable[ReadRecord], *types: type[Event]) -> Iterator[Envelope]:
+    """Yield the valid events in records, of these types alone if any are given; intake or replay report
+    others."""
+    for record in records:
+        if _is_of(record, types):
+            with suppress(InvalidRecordError):
+                yield decode_event(record.value, record.headers)
+
+
+def _is_of(record: ReadRecord, types: Sequence[type[Event | Outcome]]) -> bool:
+    """Return whether a record is of one of the types, by its header, without decoding it."""
+    ce_type = dict(record.headers).get("ce_type")
+    return not types or any(ce_type == kind.TYPE.encode() for kind in types)

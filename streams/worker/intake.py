@@ -45,6 +45,21 @@ MAX_KEPT_HEADERS_BYTES = 8 * 1_024
 MAX_REASON_LENGTH = 2_000
 
 
+TRACE_HEADERS = ("traceparent", "tracestate")
+MAX_HEADERS = 256
+MAX_BESIDE_VALUE_BYTES = 64 * 1_024
+"""Most bytes of a record's key and headers together."""
+MAX_USUAL_VALUE_BYTES = 128 * 1_024
+"""Most bytes of an event that is not in `_LARGE_EVENTS`. The largest are a report of routed tokens of 26 KB,
+or of 102 KB with deep indentation, and a bid of 14 KB, or of 73 KB with every character escaped."""
+MAX_USUAL_MARKS = 4_096
+"""Most commas and opening brackets in such a value, which bound its number of elements. The largest bid has
+2,000 in a text, and some 100 between its fields; a report of routed tokens has 1,900."""
+_LARGE_EVENTS = frozenset({CellConfigured, SolveFinished})
+"""Events that only operators and the solver may write."""
+_REPORT_WRITERS = f"{FLEET}/"
+
+
 def dead_letter(record: ReadRecord, topic: str, reason: str) -> SentRecord:
     """Return the dead letter of a refused record: its bounded bytes, its place, and the reason.
 
@@ -87,20 +102,6 @@ def _kept(record: ReadRecord) -> tuple[SentHeaders, int]:
     return kept, escaped
 
 
-TRACE_HEADERS = ("traceparent", "tracestate")
-MAX_HEADERS = 256
-MAX_BESIDE_VALUE_BYTES = 64 * 1_024
-"""Most bytes of a record's key and headers together."""
-MAX_USUAL_VALUE_BYTES = 128 * 1_024
-"""Most bytes of an event that is not in `_LARGE_EVENTS`. The largest are a report of routed tokens of 26 KB,
-or of 102 KB with deep indentation, and a bid of 14 KB, or of 73 KB with every character escaped."""
-MAX_USUAL_MARKS = 4_096
-"""Most commas and opening brackets in such a value, which bound its number of elements. The largest bid has
-2,000 in a text, and some 100 between its fields; a report of routed tokens has 1,900."""
-_LARGE_EVENTS = frozenset({CellConfigured, SolveFinished})
-"""Events that only operators and the solver may write."""
-
-
 @dataclass(frozen=True)
 class IntakeTopic:
     """The valid events of an input topic, and the topic of its dead letters."""
@@ -127,9 +128,6 @@ class IntakeTopic:
                 "here: no event has so many elements"
             )
         return None
-
-
-_REPORT_WRITERS = f"{FLEET}/"
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,18 @@ _SHARE = 0.1
 """Part of a worker's time above which the events of a writer are delayed."""
 
 
+LONGEST_FOLDING_S = 0.1
+"""Longest expected time to fold the events in flight."""
+_LEAST_EVENTS_PER_S = 80.0
+_MOST_EVENTS_PER_S = 5_120.0
+"""Bounds of the folding rate that the limit assumes: the way through Kafka takes time as well."""
+_ELSEWHERE_EVERY_S = 0.01
+_ELSEWHERE_AT_ONCE_S = 0.2
+"""Duration of the largest burst of events to other workers, as the sender checks only now and then."""
+_FOLD_WEIGHT = 0.05
+"""Weight of the newest fold in the mean duration."""
+
+
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """An event that is to enter the ledger."""
@@ -227,18 +239,6 @@ class IntakeQueue:
     def clear(self) -> None:
         self._cells.clear()
         self.size_bytes = 0
-
-
-LONGEST_FOLDING_S = 0.1
-"""Longest expected time to fold the events in flight."""
-_LEAST_EVENTS_PER_S = 80.0
-_MOST_EVENTS_PER_S = 5_120.0
-"""Bounds of the folding rate that the limit assumes: the way through Kafka takes time as well."""
-_ELSEWHERE_EVERY_S = 0.01
-_ELSEWHERE_AT_ONCE_S = 0.2
-"""Duration of the largest burst of events to other workers, as the sender checks only now and then."""
-_FOLD_WEIGHT = 0.05
-"""Weight of the newest fold in the mean duration."""
 
 
 class LedgerBacklog:

@@ -24,6 +24,9 @@ from streams.installation import install_policies
 _TIME = "1970-01-01T00:00:00Z"
 
 
+_LOOK_EVERY_S = 0.5
+
+
 def warm_up(kinds: Iterable[str] = KINDS) -> None:
     """Fold the warm-up events of some kinds of policies."""
     for story in dict.fromkeys(KINDS[kind].warm_up for kind in kinds):
@@ -37,8 +40,6 @@ def _fold(story: str) -> None:
         cell = cells.setdefault(event.cell, Cell(event.cell))
         cell.handle(LedgerEvent(offset, Envelope(f"warm-up-{offset}", "/warm-up", _TIME, event)))
 
-
-_LOOK_EVERY_S = 0.5
 
 _log = logging.getLogger(__name__)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from schemas.codec import Envelope, rfc3339
 from schemas.fleet import NodeHeard, NodeHeartbeat, NodeSilent
 from schemas.topics import FLEET
+from streams.cell.nodes import NodePool
 from streams.kafka.records import Place, ReadRecord
 from streams.worker.cells import Cells
 from streams.worker.flow import Flow
@@ -18,6 +19,15 @@ LONGEST_STEP_S = 4.0
 or the broker accepted nothing."""
 GRACE_S = 3.0
 """Longest wait after a pause for reports that are still in flight."""
+
+
+SOURCE = "millrace/intake"
+"""The CloudEvents source of the events that a worker adds."""
+_WATCH_EVERY_S = 0.25
+_CURRENT_S = 1.0
+"""Longest age of a broker's answer that counts as current. It answers twenty times as often."""
+_REPEAT_S = 10.0
+"""Interval between reports of one change of a node: its cell may not have folded the first one yet."""
 
 
 @dataclass
@@ -125,16 +135,6 @@ class LivenessMonitor:
         self._signs.clear()
 
 
-SOURCE = "millrace/intake"
-"""The CloudEvents source of the events that a worker adds."""
-
-_WATCH_EVERY_S = 0.25
-_CURRENT_S = 1.0
-"""Longest age of a broker's answer that counts as current. It answers twenty times as often."""
-_REPEAT_S = 10.0
-"""Interval between reports of one change of a node: its cell may not have folded the first one yet."""
-
-
 class NodeWatch:
     """The nodes of the cells that this worker folds."""
 
@@ -157,12 +157,12 @@ class NodeWatch:
         while True:
             await asyncio.sleep(_WATCH_EVERY_S)
             for name in self._cells.names():
-                cell, partition = self._cells.cell(name), self._partition_of(name)
-                if cell is None or cell.nodes is None:
+                nodes, partition = self._nodes_of(name), self._partition_of(name)
+                if nodes is None:
                     continue
                 self._listens(partition)
-                timeout_s = cell.nodes.layout.owned.node_timeout_s
-                for node in cell.nodes.watched:
+                timeout_s = nodes.layout.owned.node_timeout_s
+                for node in nodes.watched:
                     silence_s = self._monitor.silence_s(partition, name, node)
                     if silence_s > timeout_s:
                         self._report(NodeSilent(cell=name, node=node, silent_s=round(silence_s, 3)))
@@ -175,22 +175,20 @@ class NodeWatch:
     def may_have(self, cell_name: str, node: str) -> bool:
         """Return whether a cell may have a node; False if it lacks the node, whose reports would fill the
         ledger."""
-        cell = self._cells.cell(cell_name)
-        return cell is None or cell.nodes is None or cell.nodes.zone_of(node) is not None
+        nodes = self._nodes_of(cell_name)
+        return nodes is None or nodes.zone_of(node) is not None
 
     def heartbeat(self, event: NodeHeartbeat) -> None:
         """Note a heartbeat, and report the node if its cell waits for it."""
         self.note_sign(event.cell, event.node)
-        cell = self._cells.cell(event.cell)
-        if cell is not None and cell.nodes is not None and cell.nodes.awaits(event):
+        nodes = self._nodes_of(event.cell)
+        if nodes is not None and nodes.awaits(event):
             self._report(NodeHeard(**dict(event)))
 
     def note_sign(self, cell_name: str, node: str) -> None:
-        cell = self._cells.cell(cell_name)
-        if cell is not None and cell.nodes is not None and cell.nodes.zone_of(node) is not None:
-            self._monitor.note_sign(
-                self._partition_of(cell_name), cell_name, node, self._clocks.monotonic_s()
-            )
+        nodes, now_s = self._nodes_of(cell_name), self._clocks.monotonic_s()
+        if nodes is not None and nodes.zone_of(node) is not None:
+            self._monitor.note_sign(self._partition_of(cell_name), cell_name, node, now_s)
 
     def may_tick(self, tick: Waiting) -> bool:
         """Return whether the nodes' reports before a tick are read, or the wait for them is over."""
@@ -200,14 +198,19 @@ class NodeWatch:
         partition = self._partition_of(tick.cell)
         if not (self._listens(partition) or self._has_passed(partition, tick)):
             return False
-        cell = self._cells.cell(tick.cell)
-        watched = () if cell is None or cell.nodes is None else cell.nodes.watched
+        nodes = self._nodes_of(tick.cell)
+        watched = () if nodes is None else nodes.watched
         return self._monitor.settled(partition, tick.cell, watched, now_s)
 
     def release(self) -> None:
         """Forget all signs, as partitions are reassigned."""
         self._monitor.forget(self._clocks.monotonic_s())
         self._reported.clear()
+
+    def _nodes_of(self, name: str) -> NodePool | None:
+        """Return the nodes of a cell; None before it is configured."""
+        cell = self._cells.cell(name)
+        return None if cell is None else cell.nodes
 
     def _partition_of(self, cell: str) -> int:
         return self._flow.intake.partition_of(cell)

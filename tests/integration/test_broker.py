@@ -14,13 +14,16 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from infra.broker import BrokerError, BrokerSettings, LocalKafka, broker
+from infra.broker import watched_broker
 from infra.kafka.docker import docker_answers, docker_kafka
 from infra.kafka.jars import kafka_jars
+from infra.kafka.local import LocalKafka
+from infra.kafka.settings import BrokerSettings
 from infra.topics import describe_topics, ensure_topics
 from schemas.kafka_connection import KafkaConnection
 from schemas.topics import TopicSpec
 from streams.kafka.configuration import producer
+from streams.kafka.faults import BrokerError
 from streams.kafka.reader import KafkaReader
 from tests.integration.kafka_records import send, values
 from tests.support.processes import is_gone_within
@@ -33,7 +36,7 @@ TOPIC = TopicSpec("kept.jobs", partitions=1, retention_ms=-1)
 OWNER = """
 import signal, sys, time
 from pathlib import Path
-from infra.broker import LocalKafka
+from infra.kafka.local import LocalKafka
 
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 kafka = LocalKafka(Path(sys.argv[1]))
@@ -161,8 +164,8 @@ def test_docker_runs_a_broker() -> None:
 
 
 def test_a_named_cluster_is_used_as_it_is(kafka: str) -> None:
-    with broker(BrokerSettings(bootstrap_servers=kafka)) as bootstrap_servers:
-        assert bootstrap_servers == kafka
+    with watched_broker(BrokerSettings(bootstrap_servers=kafka)) as running:
+        assert running.bootstrap_servers == kafka
 
 
 @pytest.mark.drill

@@ -16,7 +16,8 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
 
-from infra.broker import BrokerSettings, LocalKafka
+from infra.kafka.local import LocalKafka
+from infra.kafka.settings import BrokerSettings
 from infra.topics import ensure_topics
 from schemas.kafka_connection import KafkaConnection
 from schemas.topics import TopicSpec

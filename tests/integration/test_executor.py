@@ -22,7 +22,7 @@ from executors.lora.dataset import DatasetRoot
 from executors.lora.default_base import default_base_directory
 from executors.lora.engine import FusedEngine
 from executors.lora.slots.runs import task_of
-from infra.broker import LocalKafka
+from infra.kafka.local import LocalKafka
 from infra.topics import apply_grants, ensure_topics, grants
 from schemas.fleet import (
     CommandRefused,

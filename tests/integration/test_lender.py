@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.broker import LocalKafka
 from infra.deployment.deployment import Deployment as LocalDeployment
 from infra.deployment.deployment import DeploymentSpec
 from infra.deployment.folders import Folders
+from infra.kafka.local import LocalKafka
 from infra.log.publisher import EventPublisher, PublishError
 from infra.log.target import Target
 from schemas.base import Event, Outcome

@@ -13,9 +13,9 @@ import pytest
 
 from executors.node.commands import CommandLog
 from executors.node.settings import ExecutorSettings
-from infra.broker import LocalKafka
 from infra.cli import run
 from infra.kafka.credentials import write_certificates
+from infra.kafka.local import LocalKafka
 from infra.topics import apply_grants, ensure_topics, grants
 from schemas.kafka_connection import KafkaConnection
 from schemas.kind import ROLES

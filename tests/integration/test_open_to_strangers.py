@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from executors.lora.default_base import default_base_directory
-from infra.broker import LocalKafka
 from infra.cli import run
 from infra.demo.data import write_datasets
 from infra.deployment.folders import Folders
 from infra.kafka.files import open_to_others
+from infra.kafka.local import LocalKafka
 from tests.integration.deployment import ROOT, Up, demo_bid, until
 from tests.support.listening import listening
 

@@ -10,11 +10,11 @@ import psutil
 import pytest
 import yaml
 
-from infra.broker import LocalKafka
 from infra.cli import run
 from infra.deployment.deployment import Deployment as LocalDeployment
 from infra.deployment.deployment import DeploymentSpec
 from infra.deployment.folders import Folders
+from infra.kafka.local import LocalKafka
 from infra.log.target import Target
 from schemas.auction.settings import TitanPolicy
 from schemas.base import Event

@@ -16,8 +16,8 @@ import pytest
 
 from bench.spine.cells import CELL
 from bench.spine.slow_bids import MarketShape, TaskShape, bid_for, configuration
-from infra.broker import LocalKafka
 from infra.cli import run
+from infra.kafka.local import LocalKafka
 from infra.topics import ensure_topics
 from schemas.auction.bids import DeadlineTerms
 from schemas.base import MAX_TIME_S

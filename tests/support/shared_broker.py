@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from infra.broker import broker
+from infra.broker import watched_broker
 from tests.support.fork_server import SHARED
 
 _POLL_S = 0.1
@@ -63,7 +63,7 @@ def _broker() -> Iterator[str]:
         with pytest.MonkeyPatch.context() as patch:
             if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _LEAST_FREE_BYTES:
                 patch.setattr(tempfile, "tempdir", str(_MEMORY))
-            servers = stack.enter_context(broker(ephemeral=True))
+            servers = stack.enter_context(watched_broker(ephemeral=True)).bootstrap_servers
         yield servers
 
 

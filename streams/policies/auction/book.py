@@ -14,13 +14,9 @@ from solvers.auction.market.fleet import Calendar
 from solvers.auction.market.market import Market, Placement
 from solvers.auction.mechanism.auctioneer import Auctioneer
 from streams.cell.jobs import Job
-from streams.policies.auction.job import PlannedJob, Setback, run_id_of
+from streams.policies.auction.job import LATE_REPORT_SLOTS, PlannedJob, Setback, run_id_of
 from streams.policies.auction.offers import certificate_evidence
 from streams.policies.policy import ZoneContext
-
-LATE_REPORT_SLOTS = 32
-"""Slots for which a missing report of a run is awaited if its user is responsible for its speed, and its
-executor has not failed since."""
 
 
 class Outlook:

@@ -16,8 +16,8 @@ from solvers.auction.market.market import Market, rows_of_both
 from solvers.auction.market.node_slots import PriceOrder
 from solvers.auction.mechanism.auctioneer import Auctioneer
 from streams.cell.jobs import Job
-from streams.policies.auction.book import LATE_REPORT_SLOTS, JobBook
-from streams.policies.auction.job import PlannedJob
+from streams.policies.auction.book import JobBook
+from streams.policies.auction.job import LATE_REPORT_SLOTS, PlannedJob
 from streams.policies.auction.judge import Judge
 from streams.policies.policy import BrokenPromise, ZoneContext
 

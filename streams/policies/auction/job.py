@@ -17,6 +17,9 @@ from streams.cell.packing import pack, unpack
 Setback = Literal["node_lost", "node_leaving", "behind_plan", "run_failed"]
 """Reasons for which a job's remaining work is replanned, at the provider's cost."""
 
+LATE_REPORT_SLOTS = 32
+"""Slots for which a missing report of a run is awaited if its user is responsible for its speed, and its
+executor has not failed since."""
 NODE_LEFT = -1
 """Replaces the row of a node that has left the zone, in past slots."""
 

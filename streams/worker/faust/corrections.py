@@ -21,6 +21,17 @@ from streams.worker.intake import MAX_KEPT_HEADERS
 _send = AIOKafkaConnection.send
 
 
+_FIRST_MAGIC_WITH_HEADERS = 2
+_MOST_NAME_BYTES = 2_048
+"""Most bytes that are read of a header's name that is not UTF-8: escaping millions of bytes takes a second. A
+dead letter keeps no name of half this length."""
+_CROWDED_HEADERS = 1_024
+"""Number of headers above which a record cannot be an event."""
+_LARGE_BATCH_BYTES = 256 * 1_024
+"""Size below which a batch cannot have enough headers to take long."""
+_UNREAD = ("", None)
+
+
 def correct_clients() -> None:
     """Correct the aiokafka clients of this process. Call it before the first is created."""
     AIOKafkaConnection.send = send
@@ -85,17 +96,6 @@ class ContiguousRecords(PartitionRecords):  # type: ignore[misc]
         record.from_offset = self._run.from_offset
         self._run.from_offset = record.offset + 1
         return record
-
-
-_FIRST_MAGIC_WITH_HEADERS = 2
-_MOST_NAME_BYTES = 2_048
-"""Most bytes that are read of a header's name that is not UTF-8: escaping millions of bytes takes a second. A
-dead letter keeps no name of half this length."""
-_CROWDED_HEADERS = 1_024
-"""Number of headers above which a record cannot be an event."""
-_LARGE_BATCH_BYTES = 256 * 1_024
-"""Size below which a batch cannot have enough headers to take long."""
-_UNREAD = ("", None)
 
 
 def memory_records(data: bytes) -> Any:
