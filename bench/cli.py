@@ -14,7 +14,7 @@ from rich.table import Table as ConsoleTable
 
 from bench.figures import Conditions, Measurement, Table
 from bench.goals import missed
-from bench.headline import headlines, run_short, stated, write_into_documents
+from bench.headline import PUBLISHED, headlines, publish, run_short, stated, write_into_documents
 from bench.headline import table as markdown
 from bench.kept import KeptFigures
 from bench.report import dumps, kept_figures, kept_to_one_run, report, write_artefacts
@@ -130,7 +130,7 @@ def _headline(out: Path | None, seed: int, check: bool, only: str | None) -> Non
     if only not in (None, _KEPT):
         raise typer.BadParameter(f"{HEADLINE} has no part {only}: `{_KEPT}` leaves out the short runs")
     root = out or user_cache_path("millrace") / "bench"
-    folders = {name: [root / name, root / f"{name}-quick"] for name in SUITES}
+    folders = {name: [root / name, root / f"{name}-quick", PUBLISHED / name] for name in SUITES}
     figures = headlines()
 
     def measure(name: str, part: str) -> None:
@@ -142,6 +142,7 @@ def _headline(out: Path | None, seed: int, check: bool, only: str | None) -> Non
     typer.echo(text := markdown(lines))
     if not check:
         write_into_documents(text)
+        publish(lines)
     elif any(line.state != "current" for line in lines):
         raise typer.Exit(1)
 

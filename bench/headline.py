@@ -14,6 +14,8 @@ from infra.errors import CommandError, disk_faults
 _LIST = Path(__file__).parent / "headline.yaml"
 DOCUMENTS = ("README.md", "docs/benchmarks.md")
 """Files that include the table, between the two marks."""
+PUBLISHED = ROOT / "docs" / "results" / "kept"
+"""Published figures, in a folder for each benchmark: they are part of the checkout."""
 _BEGIN, _END = "<!-- headline -->", "<!-- /headline -->"
 _COMMIT_LETTERS = 9
 
@@ -105,6 +107,20 @@ def _cells(line: Stated, figure: KeptFigure) -> Iterator[str]:
     yield f"`{commit[:_COMMIT_LETTERS]}`" + (f" + {changes}" if changes else "")
     yield figure.machine
     yield line.state if line.is_current else f"**{line.state}**"
+
+
+def publish(lines: Sequence[Stated], root: Path = PUBLISHED) -> None:
+    """Keep the figures of the table with the documents.
+
+    Raises:
+        CommandError: a file operation fails.
+    """
+    for line in lines:
+        if line.figure is not None:
+            folder = root / line.headline.bench
+            with disk_faults(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+            KeptFigures(folder).keep([line.figure])
 
 
 def write_into_documents(text: str, root: Path = ROOT) -> None:

@@ -15,7 +15,7 @@ from infra.simulation.simulator import SimulatedRun, Simulation
 from infra.views.auction.figures import AuctionFigures
 from infra.views.board import Board
 from infra.views.summary import Summary, summarise
-from infra.workloads.auction.bids import AuctionWorkload
+from infra.workloads.auction import AuctionWorkload
 from schemas.auction.evidence import JobReplanned, evidence_of
 from schemas.auction.settings import AuctionPolicy
 from schemas.base import Event

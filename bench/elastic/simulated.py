@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -16,17 +16,13 @@ from infra.simulation.elastic.measures import ElasticMeasures
 from infra.simulation.event_queue import Moments
 from infra.simulation.lender import lenders_of
 from infra.simulation.simulator import Participant, Simulation, Step
-from infra.workloads.elastic.abilities import Abilities, ScalingRange, linear
 from infra.workloads.elastic.calibrated import generate_requests
 from infra.workloads.elastic.cluster import TRAINING_GPU, ElasticCluster, cluster_configuration
-from infra.workloads.elastic.jobs import draw_jobs, submissions, true_speeds
+from infra.workloads.elastic.jobs import Abilities, ScalingRange, draw_jobs, linear, submissions
 from infra.workloads.elastic.loads import generate_load, load_reports
 from infra.workloads.elastic.requests import DAY_S, JobRequest, window
 from schemas.cells import CellConfigured
-from schemas.codec import Decision
-from schemas.elastic.commands import WorkersAssigned
 from schemas.elastic.settings import ElasticPolicy, ReclaimingName, Scenario, SchemeName
-from streams.cell.cell import Cell, LedgerEvent
 from streams.policies.inference.kind import InferencePolicy
 
 ScalingName = Literal["linear", "tuned"]
@@ -170,7 +166,6 @@ def simulate(trial: ElasticTrial) -> ElasticRunOutcome:
     simulation = Simulation(
         cell,
         submissions(jobs, cluster.cell, cluster.training_zone, 0.0),
-        fold=_at_true_speeds(true_speeds(jobs)),
         participants=participants,
     )
     measures = ElasticMeasures(cell, cluster.training_zone)
@@ -208,24 +203,6 @@ class _Loads:
     def react(self, step: Step) -> Moments:
         """Return all loads, once the cell is configured."""
         return iter(self._reports if isinstance(step.entry.envelope.event, CellConfigured) else ())
-
-
-def _at_true_speeds(speeds: Mapping[str, float]) -> Callable[[Cell, LedgerEvent], list[Decision]]:
-    """Return a fold after which workers train at their true speeds, whatever the cell expects."""
-
-    def of(decision: Decision) -> Decision:
-        command = decision.outcome
-        if not isinstance(command, WorkersAssigned) or command.job_id not in speeds:
-            return decision
-        true_samples_per_s = command.expected_samples_per_s * speeds[command.job_id]
-        return replace(
-            decision, outcome=command.model_copy(update={"expected_samples_per_s": true_samples_per_s})
-        )
-
-    def fold(cell: Cell, entry: LedgerEvent) -> list[Decision]:
-        return [of(decision) for decision in cell.handle(entry)]
-
-    return fold if speeds else Cell.handle
 
 
 def _run(

@@ -8,8 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from infra.workloads.arrivals import place_in_trace, stretched
-from infra.workloads.rows import TraceError
-from infra.workloads.trace import TraceJob, read_trace
+from infra.workloads.trace import TraceError, TraceJob, read_trace
 
 _DIGEST_BYTES = 8
 

@@ -29,7 +29,7 @@ from bench.workloads.throughput import (
     task_memory_gib,
     task_samples_per_s,
 )
-from infra.workloads.auction.bids import AuctionWorkload
+from infra.workloads.auction import AuctionWorkload
 from infra.workloads.timed import TimedEvent
 from schemas.auction.bids import BidTerms, VendorQuoted
 from schemas.auction.settings import AuctionPolicy

@@ -22,7 +22,7 @@ from infra.errors import CommandError
 from infra.lender.prometheus import MeasuredLoad, Prometheus
 from infra.lender.reporting import LoadReporter
 from infra.lender.zones import PresenceReader, lending_zone
-from infra.workloads.elastic.load_files import read_load_samples
+from infra.workloads.elastic.loads import read_load_samples
 from schemas.inference import InferenceLoadReported
 from schemas.services import begin_service, stopped_by_signals
 

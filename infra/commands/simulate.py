@@ -36,8 +36,7 @@ from infra.views.board import Board
 from infra.views.summary import summarise
 from infra.views.tables import rows_table, summary_table
 from infra.workloads.drawing import draw_jobs
-from infra.workloads.elastic.load_files import read_load
-from infra.workloads.elastic.loads import INTERVAL_S, generate_load, load_reports
+from infra.workloads.elastic.loads import INTERVAL_S, generate_load, load_reports, read_load
 from infra.workloads.elastic.requests import DAY_S
 from infra.workloads.timed import TimedEvent
 from schemas.base import Event

@@ -15,7 +15,7 @@ from infra.demo.stage import Record, Stage, refuse_lost
 from infra.views.jobs import Job
 from infra.views.text import counted, first_of, time_s_of
 from infra.workloads.arrivals import Arrival
-from infra.workloads.auction.bids import BidDemands, BidDraw, draw_quotes
+from infra.workloads.auction import BidDemands, BidDraw, draw_quotes
 from infra.workloads.timed import TimedEvent
 from schemas.auction.bids import BidTerms
 from schemas.auction.evidence import JobReplanned, evidence_of

@@ -7,7 +7,18 @@ import pytest
 from bench import headline
 from bench.figures import Measurement
 from bench.goals import goals
-from bench.headline import Headline, headlines, run_short, stated, table, write_into_documents
+from bench.headline import (
+    DOCUMENTS,
+    PUBLISHED,
+    ROOT,
+    Headline,
+    headlines,
+    publish,
+    run_short,
+    stated,
+    table,
+    write_into_documents,
+)
 from bench.kept import KeptFigure, KeptFigures, sources_of
 from bench.report import kept_figures, report
 from infra.errors import CommandError
@@ -120,6 +131,18 @@ def test_the_table_goes_between_the_marks_of_each_document(tmp_path):
         assert (tmp_path / name).read_text() == (
             "before\n<!-- headline -->\nnew\n<!-- /headline -->\nafter\n"
         )
+
+
+def test_published_figures_are_kept_in_a_folder_of_their_benchmark(folders, tmp_path):
+    publish(stated([RATIO], folders(figure(0.5, sources="old"), None)), tmp_path / "kept")
+    kept = KeptFigures(tmp_path / "kept" / "spine").find(RATIO.name)
+    assert (kept.value, kept.is_current("spine")) == (0.5, False)
+
+
+def test_the_documents_have_the_table_of_published_figures():
+    text = table(stated(headlines(), {each.bench: [PUBLISHED / each.bench] for each in headlines()}))
+    for name in DOCUMENTS:
+        assert text in (ROOT / name).read_text(), name
 
 
 def test_every_document_has_the_marks_and_every_headline_is_a_figure():

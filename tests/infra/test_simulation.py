@@ -11,7 +11,7 @@ from infra.views.board import Board
 from infra.views.summary import Summary, summarise
 from infra.views.tables import summary_table
 from infra.workloads.arrivals import generate
-from infra.workloads.auction.bids import draw_workload
+from infra.workloads.auction import draw_workload
 from infra.workloads.timed import WorkloadError
 from schemas.auction.evidence import JobReplanned
 from schemas.auction.settings import AuctionPolicy, EarliestFinishPolicy

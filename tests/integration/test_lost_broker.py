@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from infra.broker import LocalKafka
 from infra.kafka.local import LocalKafka
 from schemas.services import QUIET_S
 from tests.integration.deployment import Deployment, until

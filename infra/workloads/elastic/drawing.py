@@ -7,12 +7,12 @@ from typing import Annotated, Literal, cast
 from pydantic import Field
 
 from infra.workloads.drawing import Drawing, DrawingOptions
-from infra.workloads.elastic.abilities import Abilities, linear, lossy
 from infra.workloads.elastic.calibrated import generate_requests
-from infra.workloads.elastic.jobs import draw_jobs, submissions
-from infra.workloads.elastic.requests import DAY_S, JobRequest
-from infra.workloads.elastic.trace_requests import (
+from infra.workloads.elastic.jobs import Abilities, draw_jobs, linear, lossy, submissions
+from infra.workloads.elastic.requests import (
+    DAY_S,
     LOAD,
+    JobRequest,
     requests_as_recorded,
     requests_from_trace,
     rounding_note,

@@ -23,7 +23,7 @@ EXPERTS = PolicyKind(
         "event.ignored": ("job_ending", "unusable_report"),
     },
     virtual_runners={RanksAssigned.RUNNER: "infra.simulation.experts.ranks:VirtualRanks"},
-    drawn="infra.workloads.experts.drawing:draw",
+    drawn="infra.workloads.experts:draw",
     measures="infra.simulation.experts.measures:ExpertsMeasures",
     view="infra.views.experts.view:ExpertsView",
     warm_up="streams.policies.experts.warm_up:story",

@@ -54,7 +54,7 @@ MERGING = PolicyKind(
         ),
     ),
     virtual_runners={TaskAssigned.RUNNER: "infra.simulation.merging.tuner:VirtualTuner"},
-    drawn="infra.workloads.merging.drawing:draw",
+    drawn="infra.workloads.merging:draw",
     measures="infra.simulation.merging.measures:MergingMeasures",
     view="infra.views.merging.view:MergingView",
 )

@@ -9,7 +9,7 @@ from bench.auction import trials
 from bench.auction.trials import day_before
 from bench.workloads.arrivals import JobsBefore, TraceArrivals
 from bench.workloads.paper import PaperSetting, draw
-from infra.workloads.rows import TraceError
+from infra.workloads.trace import TraceError
 from tests.bench.auction.rows import TINY
 
 JOBS, RUN = 40, 12

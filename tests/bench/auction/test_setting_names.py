@@ -5,7 +5,7 @@ import pytest
 from bench.auction.trials import setting_name
 from bench.workloads.arrivals import TraceArrivals
 from bench.workloads.paper import PaperSetting
-from infra.workloads.rows import TraceError
+from infra.workloads.trace import TraceError
 
 
 def traced(path) -> str:

@@ -13,7 +13,7 @@ from bench.workloads.tasks import UNIT_MICROS, mean_price_units
 from infra.simulation.simulator import Simulation
 from infra.views.board import Board
 from infra.views.summary import summarise
-from infra.workloads.auction.bids import AuctionWorkload
+from infra.workloads.auction import AuctionWorkload
 from schemas.auction.bids import Task
 from schemas.cells import CellConfigured
 from schemas.jobs import JobSubmitted

@@ -8,7 +8,7 @@ import pytest
 
 from bench.workloads.arrivals import TraceArrivals
 from bench.workloads.paper import PaperSetting, draw
-from infra.workloads.rows import TraceError
+from infra.workloads.trace import TraceError
 
 HEADER = "job_id,user,submit_time_s,duration_s,gpus,gpu_type,status,model\n"
 SMALL = PaperSetting(nodes=6, slots=36, work_scale=0.5)

@@ -6,8 +6,7 @@ import pytest
 
 from infra.lender.forecast import SeasonalNaive
 from infra.lender.lending import LendingParameters
-from infra.workloads.elastic.load_files import read_load
-from infra.workloads.elastic.loads import generate_load
+from infra.workloads.elastic.loads import generate_load, read_load
 from tests.infra.lender.loads import PER_DAY, lending_zone
 from tests.support.lending import play
 

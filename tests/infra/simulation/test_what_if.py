@@ -14,7 +14,7 @@ from infra.simulation.what_if import JobEnd, Step, WhatIf, ledger_configuration,
 from infra.views.board import Board
 from infra.views.summary import summarise
 from infra.workloads.arrivals import generate
-from infra.workloads.auction.bids import draw_workload
+from infra.workloads.auction import draw_workload
 from schemas.auction.evidence import JobReplanned
 from schemas.cells import CellConfigured, Node, ThroughputRow
 from schemas.decisions import JobWithdrawn, NodeStatusChanged

@@ -7,8 +7,8 @@ import pytest
 
 from infra.workloads import drawing
 from infra.workloads.drawing import draw_jobs
-from infra.workloads.rows import TraceError
 from infra.workloads.timed import WorkloadError
+from infra.workloads.trace import TraceError
 from schemas.auction.bids import BidTerms
 from schemas.cells import CellConfigured, ThroughputRow, Zone
 from schemas.elastic.workload import ElasticWorkload

@@ -3,9 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.workloads import rows as rows_module
-from infra.workloads.rows import TraceError
-from infra.workloads.trace import UNKNOWN_USER, TraceJob, read_trace
+from infra.workloads import trace as trace_module
+from infra.workloads.trace import UNKNOWN_USER, TraceError, TraceJob, read_trace
 
 HEADER = "job_id,user,submit_time_s,duration_s,gpus,gpu_type,status,model\n"
 GOOD = "j1,u,10,60,2,,,\n"
@@ -157,7 +156,7 @@ def test_a_missing_file_is_named(tmp_path):
 
 
 def test_an_archive_that_unpacks_to_too_much_is_not_read_to_its_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(rows_module, "MAX_TRACE_BYTES", 1_000)
+    monkeypatch.setattr(trace_module, "MAX_TRACE_BYTES", 1_000)
     path = tmp_path / "t.csv.gz"
     path.write_bytes(
         gzip.compress((HEADER + "".join(f"j{n:03},u,10,60,2,,,\n" for n in range(100))).encode())

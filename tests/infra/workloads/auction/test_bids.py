@@ -1,7 +1,7 @@
 import pytest
 
 from infra.workloads.arrivals import Arrival, generate
-from infra.workloads.auction.bids import SLACK, BidDemands, draw_quotes, draw_workload
+from infra.workloads.auction import SLACK, BidDemands, draw_quotes, draw_workload
 from infra.workloads.timed import WorkloadError
 from schemas.cells import CellConfigured, ThroughputRow
 from schemas.lora import Dataset

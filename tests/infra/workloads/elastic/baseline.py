@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from infra.workloads.elastic.jobs import shape
 from infra.workloads.elastic.requests import JobRequest
-from infra.workloads.elastic.shapes import shape
 
 SERVER_GPUS = 8
 INTERVAL_S = 60.0

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.workloads.elastic.abilities import (
+from infra.workloads.elastic.calibrated import generate_requests
+from infra.workloads.elastic.jobs import (
     Abilities,
     Ability,
     ScalingRange,
@@ -14,7 +15,6 @@ from infra.workloads.elastic.abilities import (
     linear,
     lossy,
 )
-from infra.workloads.elastic.calibrated import generate_requests
 from infra.workloads.elastic.requests import DAY_S, JobRequest, chosen_by_share
 from infra.workloads.timed import WorkloadError
 
@@ -43,7 +43,6 @@ def test_basic_has_21_percent_fungible_jobs_beside_the_elastic_ones(requests):
     # The largest job has 3 % of these three days.
     assert load == pytest.approx(0.21, abs=0.015)
     assert not indices(drawn, "heterogeneous") | indices(drawn, "keeps_checkpoints")
-    assert {ability.predicted_over_true for ability in drawn} == {1.0}
 
 
 def test_advanced_has_a_tenth_of_each_days_jobs_heterogeneous_on_top(requests):
@@ -82,23 +81,12 @@ def test_a_larger_share_contains_the_smaller_one(requests, share_of, ability):
 
 def test_more_elastic_jobs_include_the_scalable_ones_and_change_no_other_draw(requests):
     basic, more = (
-        draw_abilities(requests, Abilities(elastic_share=part, wrong_prediction_share=0.4), 0)
+        draw_abilities(requests, Abilities(elastic_share=part, checkpoint_share=0.4), 0)
         for part in (None, 0.2)
     )
     assert indices(basic, "elastic") <= indices(more, "elastic")
     assert indices(more, "fungible") == indices(basic, "fungible") | indices(more, "elastic")
-    assert [a.predicted_over_true for a in basic] == [a.predicted_over_true for a in more]
-
-
-def test_wrong_predictions_are_off_by_up_to_a_quarter_either_way(requests):
-    few, many = (draw_abilities(requests, Abilities(wrong_prediction_share=part), 0) for part in (0.2, 0.6))
-    errors = [ability.predicted_over_true for ability in many]
-    assert sum(error != 1.0 for error in errors) == round(0.6 * len(requests))
-    assert 0.75 <= min(errors) < 0.76
-    assert 1.24 < max(errors) <= 1.25
-    # A job that is predicted wrongly in both is so by the same error.
-    for one, other in zip(few, many, strict=True):
-        assert one.predicted_over_true in (1.0, other.predicted_over_true)
+    assert indices(basic, "keeps_checkpoints") == indices(more, "keeps_checkpoints")
 
 
 def test_scaling_is_linear_or_loses_a_fifth_of_each_added_worker():
@@ -108,7 +96,7 @@ def test_scaling_is_linear_or_loses_a_fifth_of_each_added_worker():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"elastic_share": 1.1}, {"checkpoint_share": -0.1}, {"prediction_error": 1.0}]
+    "wrong", [{"elastic_share": 1.1}, {"checkpoint_share": -0.1}, {"heterogeneous_share": 2.0}]
 )
 def test_a_share_that_is_none_is_refused_by_name(wrong):
     (name,) = wrong

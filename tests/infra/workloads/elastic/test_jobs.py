@@ -2,17 +2,18 @@ import math
 
 import pytest
 
-from infra.workloads.elastic.abilities import Abilities, ScalingRange, lossy
 from infra.workloads.elastic.calibrated import generate_requests
 from infra.workloads.elastic.jobs import (
     SAMPLES_PER_GPU_S,
+    Abilities,
     DrawnElasticJob,
+    ScalingRange,
     draw_jobs,
+    lossy,
+    shape,
     submissions,
-    true_speeds,
 )
 from infra.workloads.elastic.requests import JobRequest
-from infra.workloads.elastic.shapes import shape
 from schemas.kinds import KINDS
 
 
@@ -30,7 +31,7 @@ def running_s(job: DrawnElasticJob, workers: int) -> float:
     """How long the job really takes, from start to end on so many workers."""
     workload = job.workload
     speedup = workload.speedup[workers - 1] if workload.speedup else workers
-    return workload.work_samples / (workload.samples_per_s * job.true_speed * speedup)
+    return workload.work_samples / (workload.samples_per_s * speedup)
 
 
 @pytest.mark.parametrize(
@@ -90,19 +91,6 @@ def test_in_ideal_every_job_scales():
     assert (workload.min_workers, workload.max_workers) == (1, 2)
     assert workload.fungible
     assert workload.heterogeneous
-
-
-def test_a_wrong_prediction_changes_what_is_declared_and_not_how_long_a_job_runs(requests):
-    right = draw_jobs(requests, Abilities(), 0)
-    wrong = draw_jobs(requests, Abilities(wrong_prediction_share=0.6), 0)
-    speeds = true_speeds(wrong)
-    assert true_speeds(right) == {}
-    assert len(speeds) == round(0.6 * len(requests))
-    for sure, unsure in zip(right, wrong, strict=True):
-        workers = sure.workload.min_workers
-        assert running_s(unsure, workers) == pytest.approx(running_s(sure, workers))
-        predicted_s = unsure.workload.work_samples / (unsure.workload.samples_per_s * workers)
-        assert predicted_s == pytest.approx(running_s(sure, workers) * speeds.get(unsure.job_id, 1.0))
 
 
 def test_jobs_keep_the_demand_and_time_of_their_requests_to_two_milliseconds(requests):

@@ -4,10 +4,10 @@ from statistics import fmean
 
 import pytest
 
-from infra.workloads.elastic.load_files import LOAD_COLUMNS, PODS_COLUMNS, RATE_COLUMNS, read_load
+from infra.workloads.elastic.loads import LOAD_COLUMNS, PODS_COLUMNS, RATE_COLUMNS, read_load
 from infra.workloads.elastic.requests import DAY_S, HOUR_S
-from infra.workloads.rows import TraceError
 from infra.workloads.timed import WorkloadError
+from infra.workloads.trace import TraceError
 
 TRACES = Path(__file__).parents[4] / "../shared/traces"
 SERVEGEN = TRACES / "infer_load_servegen.csv.gz"

@@ -3,8 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from infra.workloads.elastic.requests import DAY_S, HOUR_S, JobRequest
-from infra.workloads.elastic.trace_requests import requests_as_recorded, requests_from_trace, rounding_note
+from infra.workloads.elastic.requests import (
+    DAY_S,
+    HOUR_S,
+    JobRequest,
+    requests_as_recorded,
+    requests_from_trace,
+    rounding_note,
+)
 from infra.workloads.timed import WorkloadError
 from infra.workloads.trace import TraceJob, read_trace
 

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from infra.workloads.drawing import draw_jobs
-from infra.workloads.experts.drawing import DEFAULT_JOBS, DEFAULT_SPAN_S
+from infra.workloads.experts import DEFAULT_JOBS, DEFAULT_SPAN_S
 from infra.workloads.timed import WorkloadError
 from schemas.experts.workload import ExpertsTerms, MoeServeWorkload, MoeTrainWorkload
 from tests.support.moe import moe_cell

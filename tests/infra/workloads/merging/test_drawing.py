@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from infra.workloads.drawing import draw_jobs
-from infra.workloads.merging.drawing import DEFAULT_JOBS, DEFAULT_SPAN_S
-from infra.workloads.merging.tasks import FEWEST_SAMPLES, MOST_SAMPLES
+from infra.workloads.merging import DEFAULT_JOBS, DEFAULT_SPAN_S, FEWEST_SAMPLES, MOST_SAMPLES
 from infra.workloads.timed import WorkloadError
 from schemas.jobs import JobSubmitted
 from schemas.merging.workload import MergingTerms, TuningWorkload

@@ -9,8 +9,12 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
+from typing import Annotated
 
-from infra.workloads.arrivals import Arrival
+from pydantic import Field
+
+from infra.workloads.arrivals import Arrival, arrivals_of
+from infra.workloads.drawing import Drawing, DrawingOptions
 from infra.workloads.timed import TimedEvent, WorkloadError, check_time
 from schemas.auction.bids import BidTerms, VendorQuoted
 from schemas.auction.settings import AuctionPolicy
@@ -276,3 +280,29 @@ def draw_workload(
             draw = BidDraw(cell, zone, quotes, seed, demands or BidDemands())
             bids += draw.jobs(share, start_s, id_prefix=f"{zone.id}-{seed}")
     return AuctionWorkload(quotes, sorted(bids, key=lambda timed: timed.time_s))
+
+
+DEFAULT_JOBS = 200
+DEFAULT_SPAN_SLOTS = 72.0
+
+
+class AuctionOptions(DrawingOptions):
+    """Options of drawn bids, as in `BidDemands`."""
+
+    median_work_slots: Annotated[float, Field(ge=0.001, le=10_000)] = 3.0
+
+
+def draw(drawing: Drawing) -> list[TimedEvent[Event]]:
+    """Draw bids, and a standing quote of each of the cell's vendors; a trace gives arrivals and sizes.
+
+    Raises:
+        WorkloadError: an option is invalid, a zone's settings give no sizes for bids, or the trace is too
+            short.
+        TraceError: the trace is invalid.
+    """
+    demands = BidDemands(median_work_slots=drawing.options_as(AuctionOptions).median_work_slots)
+    jobs = DEFAULT_JOBS if drawing.jobs is None else drawing.jobs
+    span_s = DEFAULT_SPAN_SLOTS * drawing.cell.slot_s if drawing.span_s is None else drawing.span_s
+    arrivals = arrivals_of(drawing.trace, jobs, span_s, drawing.seed)
+    cell = drawing.cell.model_copy(update={"zones": drawing.zones})
+    return draw_workload(cell, arrivals, cell.epoch_s, drawing.seed, demands).inputs(cell.epoch_s)

@@ -1,1 +1,0 @@
-"""Jobs that train and serve mixture-of-experts models, for simulations."""

@@ -1,1 +1,0 @@
-"""Fine-tuning jobs that may be merged, for simulations."""
