@@ -9,9 +9,9 @@ from bench.figures import Measurement, Result, Table
 from bench.node import NODE, LoggedSeconds, advance_until, node_context, write_dataset
 from executors.elastic import ElasticTraining
 from executors.elastic.runner import ElasticRunner
-from executors.elastic.settings import ElasticSettings
 from executors.lora.default_base import default_base_directory
 from executors.processes.forked_process import warm_up
+from executors.settings import JobSettings
 from schemas.elastic.commands import Member, WorkersAssigned
 from schemas.elastic.workload import ElasticWorkload, TrainingHyperparameters
 from schemas.fleet import FleetEvent, RunStarted
@@ -55,7 +55,7 @@ def _scale(folder: Path, rounds: int, seed: int) -> list[float]:
         keeps_checkpoints=False,
     )
     reports: list[FleetEvent] = []
-    settings = ElasticSettings(model_root=model.parent, dataset_root=folder)
+    settings = JobSettings(model_root=model.parent, dataset_root=folder)
     warm_up(*ElasticTraining.MODULES)
     runner = ElasticRunner(node_context(folder, model.name, reports), settings, gpus=2)
     pauses = LoggedSeconds("executors.gang.local_gang", "job scaled", 1)

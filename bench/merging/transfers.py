@@ -24,9 +24,9 @@ from executors.lora.batch import TokenSequence, pack
 from executors.lora.dataset import DatasetRoot
 from executors.lora.task import AdapterState
 from executors.processes.threads import one_thread
-from executors.tuner.data import PreparedLoaders, SharedTokenizer
+from executors.tuner.checkpoints import fresh_from
+from executors.tuner.data import Loaders, SharedTokenizer
 from executors.tuner.embedding import embed, mean_features, source_predictions
-from executors.tuner.heads import fresh_from
 from executors.tuner.opening import TrainingJob, adapter_for, open_job
 from executors.tuner.settings import TunerSettings
 from executors.tuner.training import InUse, Sample, Trainer
@@ -147,7 +147,7 @@ class _Bench:
         self._extent = extent
         self._base = load_base()
         settings = TunerSettings(dataset_root=folder)
-        loaders = PreparedLoaders(DatasetRoot(folder), SharedTokenizer(self._base.tokenizer), settings)
+        loaders = Loaders(DatasetRoot(folder), SharedTokenizer(self._base.tokenizer), settings)
         self._jobs = {name: _open(name, folder, extent, seed, self._base, loaders) for name in extent.tasks}
 
     def transfers(self) -> MeasuredTransfers:
@@ -253,7 +253,7 @@ def _timed(inputs: Mapping[K, V], compute: Callable[[V], T]) -> tuple[dict[K, T]
 
 
 def _open(
-    name: str, folder: Path, extent: TransferExtent, seed: int, base: SharedBase, loaders: PreparedLoaders
+    name: str, folder: Path, extent: TransferExtent, seed: int, base: SharedBase, loaders: Loaders
 ) -> TrainingJob:
     """Write a task's data, and open its job."""
     file = name.replace(" ", "-")

@@ -12,10 +12,15 @@ import numpy as np
 
 from bench.moe.inference_rank import HIDDEN
 from bench.moe.routing import counts_of
-from executors.moe.serving.forecasts import FORECASTS, History, LoadForecast, without_forecast
 from executors.moe.serving.phases import LayerLayout, StandingPlacement
-from executors.moe.serving.profiling import is_as_forecast
-from executors.moe.serving.routes import spread_evenly
+from executors.moe.serving.profiling import (
+    History,
+    LoadForecast,
+    forecast_of,
+    is_as_forecast,
+    without_forecast,
+)
+from executors.moe.serving.slots import spread_evenly
 from schemas.experts.workload import PUBLISHED_PATH_LENGTH, PUBLISHED_PER_DEVICE
 from solvers.compiled import Ints
 from solvers.experts.moves import loads_to_swap_in
@@ -77,7 +82,7 @@ class ModelledService:
             self._profile.add(batch.reshape(-1, batch.shape[2]))
             for layer in range(batch.shape[2]):
                 self._history.add(layer, np.bincount(batch[:, :, layer].ravel(), minlength=self._experts))
-        self._forecast = FORECASTS[self._scheme.basis](self._profile, self._history, self._scheme)
+        self._forecast = forecast_of(self._profile, self._history, self._scheme)
 
     def serve(self, batch: Ints) -> list[LayerStep]:
         """Serve a batch through all layers.

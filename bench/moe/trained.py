@@ -13,8 +13,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from bench.moe.tasks import LearningTask
 from executors.moe.block import auxiliary_loss, set_gating, take_passes
 from executors.moe.conversion.convert import LayerConversion, convert
-from executors.moe.curriculum import Curriculum
 from executors.moe.gating import Gating
+from executors.moe.training.samples import Curriculum
 
 _BALANCE = 0.01
 """Weight of the balance loss (section 5.4.3)."""

@@ -5,8 +5,7 @@ from dataclasses import dataclass, fields
 from statistics import fmean, median
 from typing import Any
 
-from executors.moe.parallel.micro_ops import CollectiveKind
-from executors.moe.parallel.trace import MicroOpRecord
+from executors.moe.parallel.micro_ops import CollectiveKind, MicroOpRecord
 
 Interval = tuple[float, float]
 

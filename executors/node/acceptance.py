@@ -53,7 +53,6 @@ class Acceptance:
         self._types = types
 
     def parse(self, record: CommandRecord) -> ParsedRecord:
-        """Parse a record."""
         try:
             return ParsedRecord(record.offset, self._read(record.value))
         except InvalidRecordError as error:

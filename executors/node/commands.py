@@ -105,7 +105,6 @@ class CommandLog:
         return records
 
     def close(self) -> None:
-        """Close the connection to the broker."""
         self._consumer.close()
 
     def _on_error(self, error: KafkaError) -> None:
