@@ -63,7 +63,7 @@ LONGEST = (
     "executors/elastic/test_scaling.py",
     "executors/tuner/pipeline/test_pipeline_switch.py",
     "bench/auction/test_misreports.py",
-    "executors/tuner/test_judgement.py",
+    "executors/tuner/test_validation.py",
     "streams/test_warm_up.py",
     "streams/solver/test_solving.py",
     "streams/test_histories.py",

@@ -25,7 +25,7 @@ from executors.node.runner import RunnerContext
 from executors.node.settings import ExecutorSettings
 from executors.processes.forked_process import warm_up
 from executors.tuner import FineTuning
-from executors.tuner.data import Loader, PreparedLoaders, SharedTokenizer
+from executors.tuner.data import Loader, Loaders, SharedTokenizer
 from executors.tuner.opening import adapter_for, open_job
 from executors.tuner.runner import TunerRunner
 from executors.tuner.settings import TunerSettings
@@ -139,7 +139,7 @@ def first_step(base_directory: str, dataset_root: str, dataset: str, device: Dev
     torch.set_num_threads(settings.threads)
     base = load_base(settings.base_model_dir, device)
     root, tokenizer = DatasetRoot(settings.dataset_root), SharedTokenizer(base.tokenizer)
-    job = open_job(_order(0, dataset), base, PreparedLoaders(root, tokenizer, settings))
+    job = open_job(_order(0, dataset), base, Loaders(root, tokenizer, settings))
     adapter = adapter_for("normal", [job], None, torch.device(device))
     trainer = Trainer(job.base, adapter, torch.device(device), job.batch_size)
     records = job.loader.stream.take(0, job.batch_size)

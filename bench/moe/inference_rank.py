@@ -18,7 +18,7 @@ from bench.network import Rank
 from executors.gang.folder import JobFolder
 from executors.gang.group import ProcessGroup
 from executors.gang.meeting import Meeting
-from executors.gang.membership import Membership
+from executors.gang.messages import Membership
 from executors.moe.experts import Experts
 from executors.moe.serving.exchange import RankExchange
 from executors.moe.serving.service import ExpertService, ServiceTerms, warm_up

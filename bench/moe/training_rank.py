@@ -15,15 +15,15 @@ from torch.distributed import FileStore, PrefixStore, ProcessGroup, Store  # typ
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.network import Rank
+from bench.moe.unscheduled import UnscheduledCommunication
+from bench.network.ranks import Rank
 from executors.moe.parallel.coordination import AgreedOrder
 from executors.moe.parallel.experts import ParallelExperts
 from executors.moe.parallel.gradients import GradientAverage, leave_out_of_averages
-from executors.moe.parallel.groups import connect_expert_groups
-from executors.moe.parallel.lanes import Lanes
+from executors.moe.parallel.groups import Lanes, connect_expert_groups
+from executors.moe.parallel.micro_ops import MicroOpRecord
 from executors.moe.parallel.packing import Packing
 from executors.moe.parallel.scheduler import Communication, CommunicationScheduler
-from executors.moe.parallel.trace import MicroOpRecord
-from executors.moe.parallel.unscheduled import UnscheduledCommunication
 
 _TIMEOUT_S = 60.0
 """Timeout that allows for a busy machine."""

@@ -1,70 +1,230 @@
 """A rank of a data-parallel job: it trains its share of each batch, on any number of ranks."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 
+import torch
+from peft import PeftModel
 from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from executors.elastic.model import load_model
 from executors.elastic.runner import ElasticOrder
-from executors.elastic.training import DataParallelTrainer, SequenceShare
+from executors.gang.batches import IGNORED, global_batch, pad, share
 from executors.gang.checkpoints import MODEL_TENSORS, OPTIMIZER_TENSORS, JobResult, Position, State
+from executors.gang.faults import DivergedError
 from executors.gang.group import ProcessGroup
-from executors.gang.models import model_directory
+from executors.gang.models import (
+    TrainableModel,
+    check_length,
+    model_directory,
+    named_as_in_job,
+    put_adapter,
+)
 from executors.gang.rank import GangRank, live
 from executors.gang.replicated import ReplicatedTraining
+from executors.lora.base_model import load_tokenizer
+from executors.lora.batch import TokenSequence
 from executors.lora.checkpoint import ADAPTER_TENSORS
-from executors.lora.columns import with_columns
 from executors.lora.dataset import DatasetError, DatasetRoot
-from executors.lora.model_kind import text_records
+from executors.lora.model_kind import BaseModelError, is_classifier, read_config, text_records
+from executors.lora.pretrained import load_pretrained, refuse_missing
+from executors.lora.randomness import derive_seed
+from executors.lora.records import with_columns
+from schemas.lora import LoraHyperparameters
+
+_FIRST_MOMENT_PREFIX = "exp_avg."
+_SECOND_MOMENT_PREFIX = "exp_avg_sq."
 
 
 def run_rank(order_json: str, connection: "Connection[bytes, bytes]") -> None:
-    """Run a rank of an elastic job."""
     live(ElasticOrder, DataParallelTraining, order_json, connection)
 
 
+@dataclass(frozen=True)
+class SequenceShare:
+    """One rank's part of a global batch."""
+
+    first: int
+    """Place of its first sequence in the batch."""
+    sequences: Sequence[TokenSequence]
+
+    @property
+    def loss_tokens(self) -> int:
+        return sum(sequence.loss_tokens for sequence in self.sequences)
+
+
 class DataParallelTraining(ReplicatedTraining[ElasticOrder, SequenceShare]):
-    """See `GangTraining`. A `DataParallelTrainer` holds the state."""
+    """A model, AdamW's moments and a position in the data, the same on all ranks of a job between steps. See
+    `GangTraining`.
+
+    The loss of a step is the mean over all tokens that are predicted in the global batch. Each rank adds up
+    the gradient of its own share, micro-batch by micro-batch, divided by the tokens of the whole batch; the
+    sum over the ranks is the gradient of the whole batch, for any shares.
+    """
 
     def __init__(self, rank: GangRank[ElasticOrder]) -> None:
         self._workload = rank.order.workload
         super().__init__(rank, keeps_checkpoints=self._workload.keeps_checkpoints)
+        self._hyperparameters = self._workload.hyperparameters
+        self._present = Position()
 
     def prepare(self) -> None:
-        order, workload = self.rank.order, self._workload
+        """See `GangTraining`.
+
+        Raises:
+            ModelError: the model cannot be trained, or the sequences of the job are too long for it.
+            ValueError: a record leaves nothing to predict.
+        """
+        order, workload, hyperparameters = self.rank.order, self._workload, self._hyperparameters
         directory = model_directory(order.model_root, workload.model)
         form = with_columns(text_records(directory), workload.dataset.columns)
-        self.dataset = DatasetRoot(order.dataset_root).open(workload.dataset.path, form=form)
-        seed = workload.hyperparameters.seed
-        model = load_model(directory, workload.adapter, seed, self.rank.device, workload.model)
-        self._trainer = DataParallelTrainer(workload, model, self.dataset)
-        self._trainer.warm_up()
+        self.dataset = self._data = DatasetRoot(order.dataset_root).open(workload.dataset.path, form=form)
+        device, seed = self.rank.device, hyperparameters.seed
+        self._model = load_model(directory, workload.adapter, seed, device, workload.model)
+        length = hyperparameters.sequence_length
+        check_length(self._model.module, workload.model, "the job's sequences have", length)
+        self._parameters = dict(self._model.parameters())
+        # One vector for all gradients, so that a step adds them up over the ranks at once; the last
+        # element is for the loss.
+        size = sum(parameter.numel() for parameter in self._parameters.values())
+        self._sums = torch.zeros(size + 1, device=device)
+        self._gradient = self._sums[:-1]
+        start = 0
+        for parameter in self._parameters.values():
+            parameter.grad = self._gradient[start : start + parameter.numel()].view_as(parameter)
+            start += parameter.numel()
+        self._optimizer = torch.optim.AdamW(
+            self._parameters.values(),
+            lr=hyperparameters.learning_rate,
+            weight_decay=hyperparameters.weight_decay,
+            fused=True,
+        )
+        for parameter in self._parameters.values():
+            self._optimizer.state[parameter] = {
+                "step": torch.zeros((), device=device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+        # The first pass of a process takes longer, so it runs before others wait for it.
+        self._loss(self.share(0, len(self._batch())).sequences).backward()
+        self._sums.zero_()
 
     @property
     def position(self) -> Position:
-        return self._trainer.position
+        return self._present
 
     def move_to(self, position: Position) -> None:
-        self._trainer.move_to(position)
+        self._present = position
+        for moments in self._optimizer.state.values():
+            moments["step"].fill_(position.steps)
 
     def share(self, rank: int, world: int) -> SequenceShare:
-        return self._trainer.share(rank, world)
+        batch = self._batch()
+        places = share(len(batch), rank, world)
+        sequences = [
+            self._data.tokenized(batch[place], self._model.tokenizer, self._hyperparameters.sequence_length)
+            for place in places
+        ]
+        return SequenceShare(places.start, sequences)
 
     def step(self, group: ProcessGroup, own: SequenceShare, loss_tokens: int) -> None:
-        self._trainer.step(own, loss_tokens, lambda vector: group.add_up("the gradient", vector))
+        self._sums.zero_()
+        micro = self._hyperparameters.micro_batch_size
+        for start in range(0, len(own.sequences), micro):
+            # Masks are drawn from a new seed for each micro-batch, so that they do not depend on earlier
+            # steps.
+            place = self._present.samples_done + own.first + start
+            torch.manual_seed(derive_seed(self._hyperparameters.seed, "dropout", place))
+            loss = self._loss(own.sequences[start : start + micro]) / loss_tokens
+            loss.backward()
+            self._sums[-1] += loss.detach()
+        group.add_up("the gradient", self._sums)
+        norm = float(torch.linalg.vector_norm(self._gradient))
+        loss_value = float(self._sums[-1])
+        if not (math.isfinite(norm) and math.isfinite(loss_value)):
+            raise DivergedError(
+                f"the training has diverged: loss {loss_value}, gradient norm {norm} after "
+                f"{self._present.samples_done} samples"
+            )
+        if norm > self._hyperparameters.max_gradient_norm:
+            self._gradient.mul_(self._hyperparameters.max_gradient_norm / norm)
+        self._optimizer.step()
+        done = self._present
+        self._present = Position(done.samples_done + len(self._batch()), done.steps + 1, loss_value)
 
     def tensors(self) -> Mapping[str, Mapping[str, Tensor]]:
-        tensors = self._trainer.tensors()
-        names = dict(self._trainer.model.parameters())
-        return {
-            MODEL_TENSORS: {name: tensors[name] for name in names},
-            OPTIMIZER_TENSORS: {name: each for name, each in tensors.items() if name not in names},
-        }
+        moments = {}
+        for name, parameter in self._parameters.items():
+            state = self._optimizer.state[parameter]
+            moments[_FIRST_MOMENT_PREFIX + name] = state["exp_avg"]
+            moments[_SECOND_MOMENT_PREFIX + name] = state["exp_avg_sq"]
+        model = {name: parameter.detach() for name, parameter in self._parameters.items()}
+        return {MODEL_TENSORS: model, OPTIMIZER_TENSORS: moments}
 
     def result(self, state: State) -> JobResult:  # noqa: ARG002 -- the model has it
-        files = self._trainer.model.files()
+        files = self._model.files()
         return JobResult({"": files}, "" if ADAPTER_TENSORS in files else None)
 
     def disagreement(self, name: str, ranks: list[int]) -> Exception:  # noqa: ARG002 -- there is one
         return DatasetError(f"{self._workload.dataset.path}: differs between the nodes of the job")
+
+    def _batch(self) -> list[int]:
+        return global_batch(
+            len(self._data),
+            self._hyperparameters.seed,
+            self._present.samples_done,
+            self._hyperparameters.global_batch_size,
+            self._workload.work_samples,
+        )
+
+    def _loss(self, sequences: Sequence[TokenSequence]) -> Tensor:
+        device = self.rank.device
+        batch = pad(sequences, device)
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            logits = self._model.module(
+                input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False
+            ).logits
+        return cross_entropy(
+            logits[:, :-1].float().flatten(0, 1),
+            batch.labels[:, 1:].flatten(),
+            ignore_index=IGNORED,
+            reduction="sum",
+        )
+
+
+def load_model(
+    directory: Path, adapter: LoraHyperparameters | None, seed: int, device: torch.device, name: str
+) -> TrainableModel:
+    """Load a model, with a new adapter on it if one is given.
+
+    Trained parameters are float32. Frozen ones are float32 on a CPU and bfloat16 on CUDA.
+
+    Args:
+        name: name of the model in the job.
+
+    Raises:
+        ModelError: it is not a causal language model, or a target module matches no layer.
+        OSError: a file cannot be read.
+    """
+    is_frozen_bf16 = adapter is not None and device.type == "cuda"
+    with named_as_in_job(directory, name):
+        config = read_config(directory)
+        if is_classifier(config):
+            raise BaseModelError(
+                f"{directory}: a sequence classifier, and only causal language models are trained here"
+            )
+        base, missing = load_pretrained(
+            AutoModelForCausalLM, directory, config, torch.bfloat16 if is_frozen_bf16 else torch.float32
+        )
+        refuse_missing(directory, base, missing)
+        tokenizer = load_tokenizer(directory, base)
+    module: PreTrainedModel | PeftModel = base
+    if adapter is not None:
+        torch.manual_seed(derive_seed(seed, "weights"))
+        targets = "all-linear" if adapter.is_all_linear else list(adapter.target_modules)
+        module = put_adapter(base, adapter, name, target_modules=targets, task_type="CAUSAL_LM")
+    return TrainableModel(module.train().to(device), tokenizer)

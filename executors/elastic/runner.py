@@ -8,8 +8,7 @@ which coordinates workers that join and leave (section 3.6). Here it is the job'
 from typing import ClassVar, cast
 
 from executors.gang.local_gang import GangTraits
-from executors.gang.membership import Members
-from executors.gang.messages import RankOrder
+from executors.gang.messages import Members, RankOrder
 from executors.gang.runner import GangRunner, Releasing
 from schemas.elastic.commands import WorkersAssigned, WorkersReleased
 from schemas.elastic.workload import ElasticWorkload

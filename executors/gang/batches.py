@@ -1,4 +1,4 @@
-"""The samples of a step, the same on any number of ranks, and their padding."""
+"""The samples of a step, the same on any number of ranks; their division among ranks, and their padding."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +36,6 @@ class PaddedBatch:
 
 
 def pad(sequences: Sequence[TokenSequence], device: torch.device) -> PaddedBatch:
-    """Return sequences as a batch."""
     shape = (len(sequences), max(len(sequence.token_ids) for sequence in sequences))
     input_ids = torch.zeros(shape, dtype=torch.int64)
     attention_mask = torch.zeros(shape, dtype=torch.int64)
@@ -47,3 +46,11 @@ def pad(sequences: Sequence[TokenSequence], device: torch.device) -> PaddedBatch
         attention_mask[row, : len(tokens)] = 1
         labels[row, torch.tensor(sequence.loss_rows) + 1] = torch.tensor(sequence.labels)
     return PaddedBatch(input_ids.to(device), attention_mask.to(device), labels.to(device))
+
+
+def share(count: int, rank: int, world: int) -> range:
+    """Return the places of a rank in a batch of `count`: neighbours, in nearly equal numbers, in the order of
+    the ranks. With more ranks than places, the last ranks have none."""
+    size, longer = divmod(count, world)
+    start = rank * size + min(rank, longer)
+    return range(start, start + size + (rank < longer))

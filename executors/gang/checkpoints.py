@@ -3,11 +3,10 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import TypeAlias
 
-from pydantic import BaseModel, ConfigDict, JsonValue, NonNegativeInt, PositiveInt
+from pydantic import JsonValue, NonNegativeInt, PositiveInt
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
@@ -16,7 +15,8 @@ from executors.gang.reports import reportable
 from executors.lora.checkpoint import ADAPTER_TENSORS
 from executors.lora.dataset import DatasetError, JsonlDataset
 from executors.node.checkpoints import Checkpoint, CheckpointStore
-from executors.node.files import write_folder
+from executors.node.files import digest_of, write_folder
+from schemas.base import Record
 from schemas.fleet import Loss
 
 MODEL_TENSORS = "model.safetensors"
@@ -58,10 +58,8 @@ class JobResult:
     adapter: str | None = None
 
 
-class TrainingState(BaseModel):
+class TrainingState(Record):
     """State of a training besides its tensors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     workload: JsonValue
     """The job's work. Its seed and batch size, with the samples done, determine the position in the data."""
@@ -71,13 +69,11 @@ class TrainingState(BaseModel):
     dataset_digest: str | None
 
 
-class FinishedJob(BaseModel):
+class FinishedJob(Record):
     """Record of a job whose result is published: enough to report it again.
 
     Unlike a checkpoint, it has no digest of the dataset: the result stays valid if the data changes.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     workload: JsonValue
     """Another job may have the same id after a restart of its cell from nothing; this identifies the right
@@ -186,8 +182,7 @@ class JobCheckpoints:
         adapter_path = adapter_digest = None
         if result.adapter is not None:
             adapter_path = f"{path}/{result.adapter}".rstrip("/")
-            content = result.folders[result.adapter][ADAPTER_TENSORS]
-            adapter_digest = blake2b(content, digest_size=32).hexdigest()
+            adapter_digest = digest_of(result.folders[result.adapter][ADAPTER_TENSORS])
         finished = FinishedJob(
             workload=self._workload,
             samples_done=position.samples_done,

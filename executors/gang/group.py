@@ -23,6 +23,11 @@ class DisagreementError(RuntimeError):
     """Ranks differ in their settings, plans or collectives."""
 
 
+def disagreement_on(name: str, ranks: list[int]) -> Exception:
+    """Return the error of ranks that differ from rank 0 in a content."""
+    return DisagreementError(f"{name} of ranks {ranks} differs from that of rank 0")
+
+
 class ProcessGroup:
     """The ranks of one generation, connected: Gloo on CPUs, with NCCL for tensors on CUDA devices.
 
@@ -63,12 +68,10 @@ class ProcessGroup:
 
     @property
     def rank(self) -> int:
-        """Number of this rank."""
         return self.membership.rank
 
     @property
     def world(self) -> int:
-        """Send some integers (64 bits), the same count on each rank, and return those of all by rank."""
         return self.membership.world
 
     def gather(self, where: str, numbers: Sequence[int]) -> list[list[int]]:
@@ -79,18 +82,28 @@ class ProcessGroup:
             dist.all_gather(everyones, mine)
         return [row.tolist() for row in everyones]
 
-    def compare(self, where: str, same: Mapping[str, bytes]) -> None:
+    def compare(
+        self,
+        where: str,
+        same: Mapping[str, bytes],
+        disagreement: Callable[[str, list[int]], Exception] = disagreement_on,
+    ) -> None:
         """Check that all ranks have the same contents.
 
         Args:
             same: contents by name, for errors.
+            disagreement: returns the error for the name of a content and the ranks that differ in it from
+                rank 0.
 
         Raises:
             DisagreementError: a rank differs from rank 0.
         """
-        rows = self.gather(where, digests_of(same))
-        for name, ranks in differing(same, rows):
-            raise DisagreementError(f"{name} of ranks {ranks} differs from that of rank 0")
+        digests = (blake2b(content, digest_size=_DIGEST_BYTES).digest() for content in same.values())
+        rows = self.gather(where, [int.from_bytes(digest, "big") for digest in digests])
+        for place, name in enumerate(same):
+            others = [rank for rank, row in enumerate(rows) if row[place] != rows[0][place]]
+            if others:
+                raise disagreement(name, others)
 
     def add_up(self, where: str, vector: Tensor) -> None:
         """Add a vector up over all ranks, in place."""
@@ -153,21 +166,3 @@ class ProcessGroup:
     def _collective(self, where: str) -> Iterator[None]:
         with lost_at(where, self._timeout_s), detecting_loss():
             yield
-
-
-def digests_of(same: Mapping[str, bytes]) -> list[int]:
-    """Return a digest of each content, as an integer."""
-    digests = (blake2b(content, digest_size=_DIGEST_BYTES).digest() for content in same.values())
-    return [int.from_bytes(digest, "big") for digest in digests]
-
-
-def differing(same: Mapping[str, bytes], rows: Sequence[Sequence[int]]) -> Iterator[tuple[str, list[int]]]:
-    """Yield each content in which ranks differ from rank 0, with these ranks.
-
-    Args:
-        rows: `digests_of` of each rank.
-    """
-    for place, name in enumerate(same):
-        others = [rank for rank, row in enumerate(rows) if row[place] != rows[0][place]]
-        if others:
-            yield name, others

@@ -5,12 +5,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from executors.gang.membership import Members, Membership
 from executors.gang.messages import (
     MESSAGES,
     Ended,
     Failed,
     Joined,
+    Members,
+    Membership,
     RankMessage,
     RankOrder,
     RankProgress,

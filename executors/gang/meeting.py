@@ -23,7 +23,7 @@ from torch import OutOfMemoryError
 from torch.distributed import DistStoreError, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from executors.gang.folder import JobFolder, MeetingAddress
-from executors.gang.membership import Membership
+from executors.gang.messages import Membership
 
 _READY = "ready"
 _ENTERED = "entered"

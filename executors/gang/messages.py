@@ -1,13 +1,15 @@
-"""Messages between a node's runner and the ranks of its gangs, as JSON over a pipe."""
+"""The nodes and ranks of a generation, and the messages between a node's runner and its ranks, as JSON over a
+pipe."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 
 from pydantic import Field, TypeAdapter
 
 from executors.devices import Device
-from executors.gang.membership import Membership
-from schemas.base import Identifier, Record, RunId, Samples, UnixTime
+from executors.node.runner import Objection
+from schemas.base import MAX_TEXT_LENGTH, Identifier, Record, RunId, Samples, UnixTime
 from schemas.kind import Workload
 
 W = TypeVar("W", bound=Workload)
@@ -15,6 +17,52 @@ W = TypeVar("W", bound=Workload)
 Verdict = Literal["leave", "stop", "discard"]
 """`leave`: the other ranks continue, if ranks may join and leave. `stop`: all stop, checkpointed if the job
 keeps checkpoints. `discard`: all stop, and no state is kept."""
+
+
+class Membership(Record):
+    """The place of a process in a generation. Rank 0 leads it."""
+
+    kind: Literal["membership"] = "membership"
+    generation: int
+    rank: int
+    world: int
+    """Number of ranks."""
+
+
+@dataclass(frozen=True)
+class Members:
+    """The nodes of a generation, each with its number of ranks, in the order of the ranks."""
+
+    counts: tuple[tuple[str, int], ...]
+
+    @property
+    def world(self) -> int:
+        return sum(count for _, count in self.counts)
+
+    @property
+    def is_one_node(self) -> bool:
+        return len(self.counts) == 1
+
+    def ranks_of(self, node: str) -> range:
+        """The ranks of a node; empty if it has none."""
+        first = 0
+        for member, count in self.counts:
+            if member == node:
+                return range(first, first + count)
+            first += count
+        return range(0)
+
+    def objection(self, node: str, gpus: int) -> Objection | None:
+        """Return why a node with `gpus` GPUs cannot be a member; None if it can."""
+        nodes = [member for member, _ in self.counts]
+        if len(set(nodes)) < len(nodes):
+            return Objection("impossible", "a node is among the members twice")
+        if node not in nodes:
+            detail = f"{node} is not among the members {', '.join(nodes)}"
+            return Objection("impossible", detail[:MAX_TEXT_LENGTH])
+        if (needed := len(self.ranks_of(node))) > gpus:
+            return Objection("impossible", f"ranks here need {needed} GPUs, the node has {gpus}")
+        return None
 
 
 class RankOrder(Record, Generic[W]):
@@ -127,7 +175,9 @@ class Failed(Record):
 
 
 Directive: TypeAlias = Membership | Release | Instruction
+
 RankMessage: TypeAlias = Joined | RankProgress | Report | Ended | Failed
 
 DIRECTIVES: TypeAdapter[Directive] = TypeAdapter(Annotated[Directive, Field(discriminator="kind")])
+
 MESSAGES: TypeAdapter[RankMessage] = TypeAdapter(Annotated[RankMessage, Field(discriminator="kind")])

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from executors.gang.membership import Membership
-from executors.gang.messages import RankOrder
-from executors.gang.settings import JobSettings
+from executors.gang.messages import Membership, RankOrder
 from executors.node.runner import Clock, RunnerContext
+from executors.settings import JobSettings
 from schemas.fleet import FleetEvent
 
 S = TypeVar("S", bound=JobSettings)

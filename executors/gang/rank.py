@@ -3,7 +3,6 @@
 Between generations, a rank keeps the state of its work in memory; files are for ranks without it.
 """
 
-import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -14,14 +13,13 @@ from transformers.utils.logging import disable_progress_bar
 
 from executors.devices import use_device
 from executors.gang.faults import final_message
-from executors.gang.folder import JobFolder
+from executors.gang.folder import JobFolder, job_folder
 from executors.gang.group import ProcessGroup
 from executors.gang.inbox import Inbox
 from executors.gang.meeting import Assembly, PeerFailedError, PeerLostError
-from executors.gang.membership import Membership
-from executors.gang.messages import Ended, RankOrder, Release, Report, Verdict
+from executors.gang.messages import Ended, Membership, RankOrder, Release, Report, Verdict
 from executors.gang.network import use_interface
-from executors.gang.places import job_folder
+from executors.gang.reports import run_fields
 from schemas.fleet import RunReport
 
 Order = TypeVar("Order", bound=RankOrder[Any])
@@ -69,15 +67,7 @@ class GangRank(Generic[Order]):
 
     def report(self, kind: type[RunReport], samples_done: int, **fields: Any) -> None:
         """Send a report of the run to the cell."""
-        order = self.order
-        report = kind(
-            cell=order.cell,
-            node=order.node,
-            run_id=order.run_id,
-            job_id=order.job_id,
-            samples_done=samples_done,
-            **fields,
-        )
+        report = kind(**run_fields(self.order, self.order, samples_done), **fields)
         self.inbox.send(Report(type=report.TYPE, data=report.model_dump(mode="json")))
 
     @property
@@ -147,9 +137,6 @@ def live(
     connection: "Connection[bytes, bytes]",
 ) -> None:
     """Run a rank process from start to end. Its final message states its end."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # The node decides when its ranks stop, even if a supervisor signals all processes.
-        signal.signal(number, signal.SIG_IGN)
     order = order_type.model_validate_json(order_json)
     inbox = Inbox(connection, order.membership)
     rank = GangRank(order, inbox)

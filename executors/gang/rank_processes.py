@@ -55,7 +55,6 @@ class RankProcesses:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the running ranks."""
         return [each.process.pid for each in self.running]
 
     @property
@@ -65,7 +64,6 @@ class RankProcesses:
 
     @property
     def have_failed(self) -> bool:
-        """Whether a rank has failed."""
         return bool(self._failures)
 
     @property
@@ -81,7 +79,6 @@ class RankProcesses:
         return next((each.needed_bytes for each in self._failures if each.needed_bytes is not None), None)
 
     def send(self, directive: BaseModel) -> None:
-        """Send a directive to all."""
         for each in self.running:
             each.process.send(directive)
 

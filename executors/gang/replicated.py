@@ -9,6 +9,7 @@ from torch import Tensor
 from executors.gang.checkpoints import State
 from executors.gang.group import ProcessGroup
 from executors.gang.training import GangTraining, Order, Share
+from executors.lora.adapter import refuse_unfit_tensors
 
 
 class ReplicatedTraining(GangTraining[Order, Share]):
@@ -37,13 +38,7 @@ class ReplicatedTraining(GangTraining[Order, Share]):
     def _load(self, state: State) -> None:
         mine = _flat(self.tensors())
         given = _flat(state)
-        odd = [
-            name
-            for name in sorted(mine.keys() | given.keys())
-            if name not in mine or name not in given or mine[name].shape != given[name].shape
-        ]
-        if odd:
-            raise ValueError(f"the tensors do not fit the model: {', '.join(odd[:5])}")
+        refuse_unfit_tensors("model", mine, given)
         with torch.no_grad():
             for name, tensor in mine.items():
                 tensor.copy_(given[name])

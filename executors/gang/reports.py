@@ -1,11 +1,12 @@
-"""Reports of a job's runs on a node, to the cell and in the node's log."""
+"""Reports of a job's runs on a node, to the cell and in the node's log; its runs in the node's journal."""
 
 import logging
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, Protocol
 
 from executors.gang.messages import Ended, Failed, Verdict
 from executors.gang.node import GangNode
+from schemas.base import Identifier, Record, RunId, Samples
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
 
 _MAX_LOSS = 1e9
@@ -14,8 +15,37 @@ _log = logging.getLogger(__name__)
 
 
 def reportable(loss: float | None) -> float | None:
-    """Return a loss if it is finite; None otherwise, since a report cannot hold it."""
+    """Return a loss, or the highest that a report can hold if it is higher."""
     return None if loss is None else min(loss, _MAX_LOSS)
+
+
+class _ReportingNode(Protocol):
+    """A node, or a process of it."""
+
+    @property
+    def cell(self) -> str: ...
+    @property
+    def node(self) -> str: ...
+
+
+class _ReportedRun(Protocol):
+    """A run, or its order."""
+
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def job_id(self) -> str: ...
+
+
+def run_fields(node: _ReportingNode, run: _ReportedRun, samples_done: int) -> dict[str, Any]:
+    """Return the fields of every report of a run."""
+    return {
+        "cell": node.cell,
+        "node": node.node,
+        "run_id": run.run_id,
+        "job_id": run.job_id,
+        "samples_done": samples_done,
+    }
 
 
 @dataclass(frozen=True)
@@ -67,7 +97,6 @@ class RunReports:
         self._write("run over", run_id, verdict=verdict, samples_done=standing.samples_done)
 
     def finished(self, run_id: str, ended: Ended) -> None:
-        """Report a finished job."""
         self.node.report(
             RunFinished(
                 **self._fields(run_id),
@@ -93,3 +122,24 @@ class RunReports:
     def _write(self, event: str, run_id: str, **fields: object) -> None:
         rest = "".join(f" {name}={value}" for name, value in fields.items())
         _log.info("%s job=%s run=%s%s", event, self.job_id, run_id, rest)
+
+
+class RunState(Record):
+    """One run.
+
+    Attributes:
+        verdict: its ordered end; `none` if it was to continue.
+    """
+
+    job_id: Identifier
+    run_id: RunId
+    samples_done: Samples
+    verdict: Verdict | Literal["none"]
+
+    def end(self, cell: str, node: str) -> RunFailed | RunProgressed:
+        """Return the report of its end, for the next process of the node."""
+        fields = {"cell": cell, "node": node, **self.model_dump(exclude={"verdict"})}
+        if self.verdict == "none":
+            error = "the node was started again, and its ranks ended with the process before"
+            return RunFailed(**fields, error=error, permanent=False)
+        return RunProgressed(**fields, node_s=0.0, complete=True)

@@ -11,18 +11,17 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 from pydantic import JsonValue, TypeAdapter
 
 from executors.devices import gpus_of
+from executors.gang.folder import checkpoint_root, job_folder
 from executors.gang.local_gang import GangTraits, LocalGang
 from executors.gang.messages import Verdict
 from executors.gang.network import check_place
 from executors.gang.node import Assignment, GangNode
-from executors.gang.places import checkpoint_root, job_folder
 from executors.gang.rank_processes import RankProcesses
-from executors.gang.reports import RunReports, RunStanding
-from executors.gang.run_state import RunState
-from executors.gang.settings import GangSettings, JobSettings
+from executors.gang.reports import RunReports, RunStanding, RunState
 from executors.node.room import NoRoomError
 from executors.node.runner import Activity, CloseReason, Objection, Runner, RunnerContext
 from executors.processes.forked_process import warm_up
+from executors.settings import GangSettings, JobSettings
 from schemas.commands import Command
 from schemas.errors import require_extra
 
@@ -122,7 +121,6 @@ class GangRunner(Generic[C]):
             present.processes.kill(present.processes.verdict or "stop")
 
     def held_runs(self) -> list[str]:
-        """See `Runner`."""
         continuing = (
             gang.command.run_id
             for gang in self.present.values()

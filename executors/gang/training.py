@@ -18,10 +18,9 @@ import torch
 from pydantic import JsonValue
 
 from executors.gang.checkpoints import FinishedJob, JobCheckpoints, JobResult, Position, State
-from executors.gang.group import DisagreementError, ProcessGroup, differing, digests_of
-from executors.gang.membership import Membership
-from executors.gang.messages import Ended, Joined, RankOrder, RankProgress, Release
-from executors.gang.places import checkpoint_root, result_path
+from executors.gang.folder import checkpoint_root, result_path
+from executors.gang.group import ProcessGroup, disagreement_on
+from executors.gang.messages import Ended, Joined, Membership, RankOrder, RankProgress, Release
 from executors.gang.rank import EndReason, GangRank, Work
 from executors.gang.reports import reportable
 from executors.lora.dataset import JsonlDataset
@@ -184,7 +183,7 @@ class GangTraining(Work[Order], Generic[Order, Share]):
 
     def disagreement(self, name: str, ranks: list[int]) -> Exception:
         """Return the error of ranks that differ from rank 0 in one of the `identities`."""
-        return DisagreementError(f"{name} of ranks {ranks} differs from that of rank 0")
+        return disagreement_on(name, ranks)
 
     def spread(self, group: ProcessGroup, source: int) -> None:
         """Copy the tensors of one rank to all. Used when ranks join others that have trained."""
@@ -199,7 +198,8 @@ class GangTraining(Work[Order], Generic[Order, Share]):
     # The loop
 
     def take_part(self, group: ProcessGroup) -> Ended | None:
-        self._compare(group)
+        if same := self.identities():
+            group.compare("the start of a generation", same, self.disagreement)
         self.connect(group)
         self._agree(group)
         self._formed = group.membership
@@ -267,13 +267,6 @@ class GangTraining(Work[Order], Generic[Order, Share]):
         return StepRequest.TRAIN
 
     # The state at the start of a generation
-
-    def _compare(self, group: ProcessGroup) -> None:
-        same = self.identities()
-        if not same:
-            return
-        for name, ranks in differing(same, group.gather("the start of a generation", digests_of(same))):
-            raise self.disagreement(name, ranks)
 
     def _agree(self, group: ProcessGroup) -> None:
         """Copy the newest state of any rank to all; that of the last checkpoint if no rank has one."""

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from executors.lora.adapter import AdapterLayout
 from executors.lora.batch import PackedBatch
-from executors.lora.fused_linear import SiteAdapter, SiteBatch
-from executors.lora.heads import HeadUse
+from executors.lora.fused_layers import HeadUse, SiteAdapter, SiteBatch
 from executors.lora.segment_products import Rows, SegmentProducts, choose_products, is_aligned_for_grouping
 
 if TYPE_CHECKING:

@@ -1,18 +1,20 @@
-"""One task's adapter: its place in the base model, and its parameters as one flat vector."""
+"""One task's adapter: its place in the base model, its parameters as one flat vector, and its optimizer."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from executors.lora.fused_linear import FusedLinear
-from executors.lora.randomness import derive_seed
-from executors.lora.task import LoraTask
+from executors.lora.fused_layers import FusedLinear, SiteAdapter
+from executors.lora.randomness import Masks, derive_seed
+from executors.lora.segment_products import Rows
+from executors.lora.task import AdapterState, LoraTask
 
 _LINEAR = (nn.Linear.forward, Conv1D.forward)
 
@@ -163,13 +165,7 @@ class AdapterLayout:
         """
         flat = torch.zeros(self.size)
         expected = self.split(flat)
-        odd = [
-            name
-            for name in sorted(expected.keys() | tensors.keys())
-            if name not in expected or name not in tensors or expected[name].shape != tensors[name].shape
-        ]
-        if odd:
-            raise ValueError(f"the tensors do not fit the base model and the task: {', '.join(odd[:5])}")
+        refuse_unfit_tensors("base model and the task", expected, tensors)
         for name, matrix in expected.items():
             matrix.copy_(tensors[name])
         return flat
@@ -235,6 +231,111 @@ class Adapter:
         return leaf
 
 
+def refuse_unfit_tensors(owner: str, expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
+    """Check that tensors have the expected names and shapes.
+
+    Raises:
+        ValueError: they do not fit their owner.
+    """
+    shapes = [{name: tensor.shape for name, tensor in tensors.items()} for tensors in (expected, given)]
+    odd = sorted(name for name in {**expected, **given} if shapes[0].get(name) != shapes[1].get(name))
+    if odd:
+        raise ValueError(f"the tensors do not fit the {owner}: {', '.join(odd[:5])}")
+
+
 def is_target(name: str, target: str) -> bool:
     """Return whether a target module matches a layer."""
     return name == target or name.endswith(f".{target}")
+
+
+class TrainedAdapter:
+    """One adapter and its optimizer. Gradients of all passes since `clear` add up.
+
+    Attributes:
+        task: task with its hyperparameters.
+        layout: layout of the adapter.
+    """
+
+    def __init__(
+        self, task: LoraTask, layout: AdapterLayout, state: AdapterState, device: torch.device
+    ) -> None:
+        """Copy a state to the device.
+
+        Raises:
+            ValueError: the state does not fit the layout.
+        """
+        sizes = {len(state.parameters), len(state.first_moment), len(state.second_moment)}
+        if sizes != {layout.size}:
+            raise ValueError(f"{task.job_id}: the state does not fit the base model and the task")
+        self.task = task
+        self.layout = layout
+        self._adapter = Adapter(layout, state.parameters, device)
+        self._optimizer = torch.optim.AdamW(
+            [self._adapter.vector], lr=task.learning_rate, weight_decay=task.weight_decay, fused=True
+        )
+        self._optimizer.state[self._adapter.vector] = {
+            "step": torch.tensor(float(state.optimizer_steps), device=device),
+            "exp_avg": state.first_moment.to(device, copy=True),
+            "exp_avg_sq": state.second_moment.to(device, copy=True),
+        }
+
+    @property
+    def gradient(self) -> Tensor:
+        """All gradients as one vector, in the layout's order; writing to it changes them."""
+        return self._adapter.gradient
+
+    @property
+    def heads(self) -> Sequence[Mapping[str, Tensor]]:
+        """Return the parameters of each head, by their names in the model."""
+        return self._adapter.heads
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return parameters, first moment, second moment and count of updates, without copies: writing to
+        them changes the state."""
+        moments = self._optimizer.state[self._adapter.vector]
+        return self._adapter.vector.detach(), moments["exp_avg"], moments["exp_avg_sq"], moments["step"]
+
+    def site_adapter(self, site: str, rows: Rows, masks: Masks) -> SiteAdapter:
+        """Return the adapter at one layer for the rows `rows` of a batch."""
+        down, up = self._adapter.matrices(site)
+        return SiteAdapter(down, up, self.task.scaling, self.task.dropout, masks, rows)
+
+    def clear(self) -> None:
+        """Clear all gradients."""
+        self._adapter.gradient.zero_()
+
+    def update(self) -> float:
+        """Clip the gradient, and update.
+
+        Returns:
+            the gradient's L2 norm before clipping; if it is not finite, there was no update.
+        """
+        norm = float(torch.nn.utils.get_total_norm([self.gradient]))
+        self.update_as_part(norm)
+        return norm
+
+    def update_as_part(self, norm: float) -> None:
+        """Clip the gradient as part of one whose L2 norm is `norm`, and update, unless the norm is not
+        finite."""
+        if not math.isfinite(norm) or not self.layout.size:
+            return
+        vector = self._adapter.vector
+        whole = torch.tensor(norm, dtype=torch.float32, device=vector.device)
+        clip_grads_with_norm_([vector], self.task.max_gradient_norm, whole)
+        self._optimizer.step()
+
+    def state(self) -> AdapterState:
+        """Copy the state to host memory, pinned if the device is a GPU, so that it returns fast."""
+        parameters, first_moment, second_moment, steps = self.tensors
+        return AdapterState(
+            parameters=_to_host(parameters),
+            first_moment=_to_host(first_moment),
+            second_moment=_to_host(second_moment),
+            optimizer_steps=int(steps),
+        )
+
+
+def _to_host(tensor: Tensor) -> Tensor:
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    return host.copy_(tensor)

@@ -19,8 +19,7 @@ from transformers import (
 
 from executors.lora.adapter import AdapterLayout, inject
 from executors.lora.default_base import default_base_directory
-from executors.lora.fused_linear import FusedLinear
-from executors.lora.heads import FusedHead
+from executors.lora.fused_layers import FusedHead, FusedLinear
 from executors.lora.model_files import (
     fault_in_files,
     fault_in_tokenizer,
@@ -31,13 +30,64 @@ from executors.lora.model_kind import BaseModelError, blamed_on_config, is_class
 from executors.lora.objective import Objective, next_tokens, text_class
 from executors.lora.packed_attention import PACKED_ATTENTION
 from executors.lora.pretrained import load_pretrained, refuse_missing
+from executors.lora.probe.deviation import Proof, UnprovenBaseError
 from executors.lora.probe.prove import prove
-from executors.lora.probe.verdict import Proof, UnprovenBaseError
 from executors.lora.randomness import derive_seed
 from executors.lora.task import LoraTask
-from executors.lora.windows import empty_windows, fault_in_lengths, longest_sequence_tokens
+
+UNLIMITED_TOKENS = 1_048_576
+"""Longest sequence of a job."""
+
+LEAST_TOKENS = 2
+"""One token to predict from, and one to predict."""
+
+_WINDOWS = ("sliding_window", "attention_chunk_size", "attention_window", "local_attention")
+_CHANGING_ROTARY = ("dynamic", "longrope")
+"""Kinds of rotary positions whose frequencies depend on the longest sequence of a batch, once it is longer
+than in the model's training: a neighbour would change them."""
 
 _ERROR_CHARACTERS = 300
+
+
+def longest_sequence_tokens(config: PretrainedConfig, position_offset: int) -> int:
+    """Return the longest sequence for which packed attention gives the model's result.
+
+    A window has no effect on sequences that fit into it; longer ones are not supported.
+
+    Args:
+        position_offset: position of a sequence's first token.
+    """
+    limits = [UNLIMITED_TOKENS]
+    positions = getattr(config, "max_position_embeddings", None)
+    if positions is not None:
+        limits.append(positions - position_offset)
+    for name in _WINDOWS:
+        window = getattr(config, name, None)
+        # Some configurations have 0 instead of None if there is no window.
+        if isinstance(window, int) and window > 0:
+            limits.append(window)
+    rotary = getattr(config, "rope_parameters", None) or {}
+    # One for all layers, or one for each kind of layer.
+    for each in (rotary, *(value for value in rotary.values() if isinstance(value, dict))):
+        if each.get("rope_type") in _CHANGING_ROTARY:
+            limits.append(each.get("original_max_position_embeddings") or positions or UNLIMITED_TOKENS)
+    return min(limits)
+
+
+def fault_in_lengths(config: PretrainedConfig, position_offset: int) -> str | None:
+    """Return why no sequence can be trained on within the limits of a model's attention; None if one can."""
+    longest = longest_sequence_tokens(config, position_offset)
+    if longest >= LEAST_TOKENS:
+        return None
+    fields = {name: getattr(config, name, None) for name in ("max_position_embeddings", *_WINDOWS)}
+    found = ", ".join(f"{name} {value}" for name, value in fields.items() if value is not None)
+    return f"{found}: sequences of {longest} tokens at most, and training takes {LEAST_TOKENS} at least"
+
+
+def empty_windows(config: PretrainedConfig) -> list[str]:
+    """Return the fields that give a model a window of 0 tokens, unless the model treats 0 as no window."""
+    windows = {name: getattr(config, name, None) for name in _WINDOWS}
+    return [name for name, tokens in windows.items() if isinstance(tokens, int) and tokens <= 0]
 
 
 @dataclass(frozen=True)
@@ -54,7 +104,7 @@ class SharedBase:
         heads: modules of which each task has its own, trained in full: empty, or a classifier's head.
         frozen_layers: number of first layers that can have no adapter.
         address: name by which users load the model: on the Hugging Face hub or elsewhere.
-        proof: proof that its packed passes are right; None for a structure without weights.
+        proof: proof that its packed passes are right; None before the proof.
     """
 
     directory: Path
@@ -69,7 +119,6 @@ class SharedBase:
 
     @property
     def layers(self) -> int:
-        """Number of the model's layers."""
         return int(self.model.config.get_text_config().num_hidden_layers)
 
     @property
@@ -126,14 +175,11 @@ def load_base(
         return replace(base, address=address or directory.name, proof=_proof(base))
 
 
-def load_unproven(
-    directory: Path, config: PretrainedConfig, device: torch.device, *, on_meta: bool = False
-) -> SharedBase:
+def load_unproven(directory: Path, config: PretrainedConfig, device: torch.device) -> SharedBase:
     """Load a base model after all checks except the proof.
 
     Args:
         device: device of the training, which determines the type of its parameters.
-        on_meta: check the weights, but read none: the parameters are on torch's meta device.
 
     Raises:
         BaseModelError: see `load_base`.
@@ -143,14 +189,14 @@ def load_unproven(
         raise BaseModelError(f"{directory}: {fault}")
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     with blamed_on_config(directory):
-        model, objective = _load_model(directory, config, dtype, on_meta)
+        model, objective = _load_model(directory, config, dtype)
         if not model._supports_attention_backend:
             what = f"{type(model).__name__} takes no attention implementation by name"
             raise BaseModelError(f"{directory}: {what}")
         model.set_attn_implementation(PACKED_ATTENTION)
         tokenizer = load_tokenizer(directory, model)
     # Evaluation mode: dropout inside the base would draw from global random state, shared by all tasks.
-    model.eval().requires_grad_(False).to("meta" if on_meta else device)
+    model.eval().requires_grad_(False).to(device)
     with blamed_on_config(directory):
         fault = fault_in_lengths(config.get_text_config(), objective.position_offset)
         if fault is not None:
@@ -227,10 +273,10 @@ def _fault_in_chat_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
 
 
 def _load_model(
-    directory: Path, config: PretrainedConfig, dtype: torch.dtype, on_meta: bool
+    directory: Path, config: PretrainedConfig, dtype: torch.dtype
 ) -> tuple[PreTrainedModel, Objective]:
     loader: Any = AutoModelForSequenceClassification if is_classifier(config) else AutoModelForCausalLM
-    model, missing = load_pretrained(loader, directory, config, dtype, on_meta=on_meta)
+    model, missing = load_pretrained(loader, directory, config, dtype)
     objective = text_class(directory, model) if is_classifier(config) else next_tokens(directory, model)
     own = tuple(f"{name}." for name in objective.own)
     # For example, weights of the body alone.

@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Collection, Mapping
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 from peft import LoraConfig
-from pydantic import BaseModel, ConfigDict, NonNegativeInt
+from pydantic import NonNegativeInt
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from executors.lora.adapter import AdapterLayout, is_target
 from executors.lora.base_model import SharedBase
 from executors.lora.dataset import Cursor
 from executors.lora.task import LoraTask, TaskState
+from schemas.base import Record
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_TENSORS = "adapter_model.safetensors"
@@ -26,10 +27,8 @@ _FIRST_MOMENT_PREFIX = "exp_avg."
 _SECOND_MOMENT_PREFIX = "exp_avg_sq."
 
 
-class TaskTrainingState(BaseModel):
-    """State of a training besides its tensors: the fields of ``TaskState`` of the same names."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class TaskTrainingState(Record):
+    """State of a training besides its tensors: the fields of `TaskState` of the same names."""
 
     task: LoraTask
     optimizer_steps: NonNegativeInt
@@ -39,6 +38,32 @@ class TaskTrainingState(BaseModel):
     position: NonNegativeInt
     dataset_digest: str
 
+    @classmethod
+    def of(cls, state: TaskState) -> Self:
+        return cls(
+            task=state.task,
+            optimizer_steps=state.optimizer_steps,
+            micro_batches=state.micro_batches,
+            samples_done=state.samples_done,
+            epoch=state.cursor.epoch,
+            position=state.cursor.position,
+            dataset_digest=state.dataset_digest,
+        )
+
+    def with_vectors(self, parameters: Tensor, first_moment: Tensor, second_moment: Tensor) -> TaskState:
+        """Return the state with these vectors, float32 ``[size]`` each."""
+        return TaskState(
+            task=self.task,
+            parameters=parameters,
+            first_moment=first_moment,
+            second_moment=second_moment,
+            optimizer_steps=self.optimizer_steps,
+            micro_batches=self.micro_batches,
+            samples_done=self.samples_done,
+            cursor=Cursor(self.epoch, self.position),
+            dataset_digest=self.dataset_digest,
+        )
+
 
 def encode_state(state: TaskState, base: SharedBase) -> dict[str, bytes]:
     """Return a state as the contents of a checkpoint's files, by name."""
@@ -47,22 +72,13 @@ def encode_state(state: TaskState, base: SharedBase) -> dict[str, bytes]:
         **_named(layout, state.first_moment, _FIRST_MOMENT_PREFIX),
         **_named(layout, state.second_moment, _SECOND_MOMENT_PREFIX),
     }
-    training = TaskTrainingState(
-        task=state.task,
-        optimizer_steps=state.optimizer_steps,
-        micro_batches=state.micro_batches,
-        samples_done=state.samples_done,
-        epoch=state.cursor.epoch,
-        position=state.cursor.position,
-        dataset_digest=state.dataset_digest,
-    )
     # PEFT's own loader and others of its kind expect this metadata.
     adapter = save_tensors(_named(layout, state.parameters, _PEFT_PREFIX), metadata={"format": "pt"})
     return {
         ADAPTER_CONFIG: _json_bytes(_peft_config(state.task, layout, base)),
         ADAPTER_TENSORS: adapter,
         OPTIMIZER_TENSORS: save_tensors(moments),
-        TRAINING_STATE: _json_bytes(training.model_dump(mode="json")),
+        TRAINING_STATE: _json_bytes(TaskTrainingState.of(state).model_dump(mode="json")),
     }
 
 
@@ -78,16 +94,10 @@ def decode_state(files: Mapping[str, bytes], base: SharedBase) -> TaskState:
     training = TaskTrainingState.model_validate_json(files[TRAINING_STATE])
     layout = base.layout(training.task)
     moments = load_tensors(files[OPTIMIZER_TENSORS])
-    return TaskState(
-        task=training.task,
-        parameters=layout.join(_without_prefix(load_tensors(files[ADAPTER_TENSORS]), _PEFT_PREFIX)),
-        first_moment=layout.join(_without_prefix(moments, _FIRST_MOMENT_PREFIX)),
-        second_moment=layout.join(_without_prefix(moments, _SECOND_MOMENT_PREFIX)),
-        optimizer_steps=training.optimizer_steps,
-        micro_batches=training.micro_batches,
-        samples_done=training.samples_done,
-        cursor=Cursor(training.epoch, training.position),
-        dataset_digest=training.dataset_digest,
+    return training.with_vectors(
+        layout.join(_without_prefix(load_tensors(files[ADAPTER_TENSORS]), _PEFT_PREFIX)),
+        layout.join(_without_prefix(moments, _FIRST_MOMENT_PREFIX)),
+        layout.join(_without_prefix(moments, _SECOND_MOMENT_PREFIX)),
     )
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from hashlib import blake2b
 from pathlib import Path, PurePosixPath
-from types import TracebackType
 from typing import BinaryIO, Self
 
 import numpy as np
@@ -161,9 +160,7 @@ class JsonlDataset:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -172,7 +169,6 @@ class JsonlDataset:
         return DatasetIndex(self._offsets, self.digest)
 
     def close(self) -> None:
-        """Release the file."""
         self._file.close()
 
     def _scan(self) -> tuple["array[int]", str]:

@@ -2,8 +2,9 @@
 
 import ctypes
 import platform
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from itertools import chain
 
 import torch
@@ -13,16 +14,73 @@ from torch.nn.functional import cross_entropy
 from executors.lora.adapted_pass import adapters_placed, loss_logits, precision
 from executors.lora.base_model import SharedBase
 from executors.lora.batch import PackedBatch, pack
-from executors.lora.columns import with_columns
 from executors.lora.dataset import DatasetRoot, RecentIndices
 from executors.lora.faults import UpdateError, raise_if_device_is_lost
-from executors.lora.memory import StepMemory, measured, prepare
+from executors.lora.records import with_columns
 from executors.lora.resident import ResidentTask, new_state
 from executors.lora.task import LoraTask, TaskState
+
+BYTES_PER_GIB = 2**30
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _KEEP_UP_TO_BYTES = 1 << 30
+
+
+@dataclass
+class StepMemory:
+    """Memory of a step, set at its end, also after a failure."""
+
+    bytes: int = 0
+
+    @property
+    def gib(self) -> float:
+        return self.bytes / BYTES_PER_GIB
+
+
+@contextmanager
+def measured(device: torch.device, weights: Iterable[Tensor], own_bytes: int) -> Iterator[StepMemory]:
+    """Measure the step of one task in the block.
+
+    On CUDA, it is the peak of torch's allocations beyond those before. Elsewhere, it is the size of the
+    tensors that autograd keeps for the backward pass, each storage once: an exact count, the same each time.
+
+    Args:
+        weights: weights of the base model and of adapters, which are held without the step, too.
+        own_bytes: memory that the task holds all the time.
+    """
+    taken = StepMemory(own_bytes)
+    if device.type == "cuda":
+        held_bytes = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        try:
+            yield taken
+        finally:
+            taken.bytes += max(torch.cuda.max_memory_allocated(device) - held_bytes, 0)
+        return
+    seen = {weight.untyped_storage().data_ptr() for weight in weights}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        # Tensors that autograd keeps live until the backward pass, so no two storages have one address.
+        if storage.data_ptr() not in seen:
+            seen.add(storage.data_ptr())
+            taken.bytes += storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        yield taken
+
+
+def prepare(device: torch.device) -> None:
+    """Let the device's libraries allocate their one-time memory for both directions, before a task's step is
+    measured."""
+    if device.type != "cuda":
+        return
+    weight = torch.ones(64, 64, device=device, requires_grad=True)
+    with torch.autocast("cuda", torch.bfloat16):
+        (torch.ones(64, 64, device=device) @ weight).sum().backward()
+    torch.cuda.synchronize(device)
 
 
 def keep_freed_memory() -> None:
@@ -60,7 +118,7 @@ class FusedEngine:
     them; each adapter gets only its own task's rows. The objective is the sum of the tasks' mean token
     losses. No term of it depends on two adapters, so each gradient is that of the task alone.
 
-    Only one engine at a time may step on a base.
+    Only one engine at a time may step on a base. Methods for one task raise `KeyError` if it is not attached.
     """
 
     def __init__(self, base: SharedBase, datasets: DatasetRoot) -> None:
@@ -105,11 +163,7 @@ class FusedEngine:
             raise
 
     def detach(self, job_id: str) -> TaskState:
-        """Remove a task from the device and return its state, from which ``attach`` continues.
-
-        Raises:
-            KeyError: no such task is attached.
-        """
+        """Remove a task from the device and return its state, from which ``attach`` continues."""
         state = self._residents[job_id].state()
         self.discard(job_id)
         return state
@@ -121,43 +175,24 @@ class FusedEngine:
             resident.close()
 
     def state(self, job_id: str) -> TaskState:
-        """Copy the state of an attached task, for a checkpoint during training.
-
-        Raises:
-            KeyError: no such task is attached.
-        """
+        """Copy the state of an attached task, for a checkpoint during training."""
         return self._residents[job_id].state()
 
     def samples_done(self, job_id: str) -> int:
-        """Return the sequences that an attached task has used.
-
-        Raises:
-            KeyError: no such task is attached.
-        """
+        """Return the sequences that an attached task has used."""
         return self._residents[job_id].samples_done
 
     def dataset_records(self, job_id: str) -> int:
-        """Return the number of records in the data of an attached task.
-
-        Raises:
-            KeyError: no such task is attached.
-        """
+        """Return the number of records in the data of an attached task."""
         return self._residents[job_id].dataset_records
 
     def step_tokens(self, job_id: str) -> int:
-        """Return the tokens of a task's last micro-batch; 0 before the first.
-
-        Raises:
-            KeyError: no such task is attached.
-        """
+        """Return the tokens of a task's last micro-batch; 0 before the first."""
         return self._residents[job_id].step_tokens
 
     def upcoming_size(self, job_id: str) -> tuple[int, int]:
         """Return the tokens, and the rows that bear loss, of a task's next micro-batch: a step with no more
         of either needs no more memory.
-
-        Raises:
-            KeyError: no such task is attached.
         """
         sequences = self._residents[job_id].next_micro_batch(self._base.tokenizer)
         return (
@@ -168,9 +203,6 @@ class FusedEngine:
     def measured(self, job_id: str) -> AbstractContextManager[StepMemory]:
         """Measure the memory of the step of one task in the block, including its adapter, gradient and
         moments, without the base model and other tasks.
-
-        Raises:
-            KeyError: no such task is attached.
         """
         held = self._residents[job_id].held
         own_bytes = sum(tensor.nbytes for tensor in held)
@@ -179,18 +211,11 @@ class FusedEngine:
     def gradient_norm(self, job_id: str) -> float:
         """Return the L2 norm of a task's last gradient before clipping; if it is not finite, there was no
         update.
-
-        Raises:
-            KeyError: no such task is attached.
         """
         return self._residents[job_id].gradient_norm
 
     def gradients(self, job_id: str) -> dict[str, Tensor]:
-        """Copy the clipped gradients of a task's last step, by matrix name.
-
-        Raises:
-            KeyError: no such task is attached.
-        """
+        """Copy the clipped gradients of a task's last step, by matrix name."""
         return self._residents[job_id].gradients()
 
     def step(self, job_ids: Sequence[str] | None = None) -> dict[str, float]:
@@ -204,7 +229,6 @@ class FusedEngine:
             finite, or its gradient, see `gradient_norm`.
 
         Raises:
-            KeyError: a task is not attached.
             ValueError: no task is given, one is given twice, or one has used all its samples.
             PartialStepError: the updates of some tasks failed. After any other error, no task has done the
                 step.

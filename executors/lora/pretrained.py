@@ -30,15 +30,12 @@ def load_pretrained(
     directory: Path,
     config: PretrainedConfig,
     dtype: torch.dtype | Literal["auto"],
-    *,
-    on_meta: bool = False,
 ) -> tuple[PreTrainedModel, list[str]]:
     """Load safetensors weights into the model that a configuration describes.
 
     Args:
         loader: one of transformers' `AutoModelFor...`.
         dtype: type of the parameters; "auto" is that of the configuration or else of the file.
-        on_meta: check all weights, but read none: the parameters are on torch's meta device.
 
     Returns:
         the model, and the names of its weights that no file has, see `refuse_missing`.
@@ -58,7 +55,6 @@ def load_pretrained(
             dtype=dtype,
             output_loading_info=True,
             ignore_mismatched_sizes=True,
-            device_map={"": "meta"} if on_meta else None,
         )
     except DEVICE_ERRORS:
         raise

@@ -45,7 +45,6 @@ class StreamedMasks:
     generator: torch.Generator
 
     def draw(self, rows: int, columns: int, dropout: float) -> Tensor:
-        """See `Masks`."""
         return keep_mask(rows, columns, dropout, self.generator)
 
 
@@ -60,7 +59,6 @@ class SequenceMasks:
     """(place in the step's batch, tokens) of the sequences in the pass, in order."""
 
     def draw(self, rows: int, columns: int, dropout: float) -> Tensor:
-        """See `Masks`."""
         parts = []
         for place, tokens in self.sequences:
             self.generator.manual_seed(derive_seed(self.seed, place))

@@ -1,4 +1,4 @@
-"""Records of datasets: the valid lines, and their conversion to tokens."""
+"""Records of datasets: the valid lines, the names of their fields, and their conversion to tokens."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,11 +15,14 @@ from executors.lora.record_fields import (
     optional_text,
     refuse_unknown,
     required_text,
+    shown,
 )
 from executors.lora.tokens import Tokenizer, beginning, ending, tokens_of
+from schemas.lora import Columns
 
 _MOST_NAMES = 8
 """Most names of labels in an error."""
+
 _FORMS = (
     '{"text": ...}, {"prompt": ..., "completion": ...}, {"messages": [...]} or '
     '{"instruction": ..., "input": ..., "output": ...}'
@@ -96,7 +99,6 @@ class TextRecords:
 
     @property
     def key(self) -> str:
-        """See `RecordForm`."""
         return "text-and-chats" if self.reads_chats else "text"
 
     def parse(self, fields: object) -> DatasetRecord:
@@ -171,7 +173,6 @@ class LabelledRecords:
 
     @cached_property
     def key(self) -> str:
-        """See `RecordForm`."""
         names = "\0".join(self.names).encode()
         return f"labels-{blake2b(names, digest_size=8).hexdigest()}"
 
@@ -240,3 +241,53 @@ class LabelledRecord:
         if not token_ids:
             raise ValueError("a record of no token leaves nothing to classify")
         return LabelledSequence(token_ids, self.form.row(token_ids), self.label)
+
+
+@dataclass(frozen=True)
+class RenamedRecords:
+    """Records of a form whose fields the job has named. Other fields are ignored.
+
+    Attributes:
+        form: form of the records once their fields have its names.
+        columns: (field of the form, name in the file).
+    """
+
+    form: RecordForm
+    columns: tuple[tuple[str, str], ...]
+
+    @property
+    def key(self) -> str:
+        names = "\0".join(name for pair in self.columns for name in pair).encode(errors="surrogatepass")
+        return f"{self.form.key}-{blake2b(names, digest_size=8).hexdigest()}"
+
+    def parse(self, fields: object) -> DatasetRecord:
+        """See `RecordForm`. Only `input` may be missing."""
+        given = as_object(fields, "{" + ", ".join(f'"{column}": ...' for _, column in self.columns) + "}")
+        renamed: dict[str, object] = {}
+        for name, column in self.columns:
+            if column in given:
+                renamed[name] = given[column]
+            elif name != "input":
+                raise ValueError(
+                    f"{shown(column)}: is missing, and dataset.columns.{name} names it; the fields are: "
+                    f"{listed(given)}"
+                )
+        try:
+            return self.form.parse(renamed)
+        except ValueError as error:
+            raise ValueError(self._in_the_file(str(error))) from error
+
+    def _in_the_file(self, fault: str) -> str:
+        """Replace the field that a fault begins with by its name in the file."""
+        for name, column in self.columns:
+            if fault.startswith((f"{name}:", f"{name}[")):
+                return f"{shown(column)}{fault[len(name) :]}"
+        return fault
+
+
+def with_columns(form: RecordForm, columns: Columns | None) -> RecordForm:
+    """Return a form with the names of fields that a job gives; the form itself if it gives none."""
+    if columns is None:
+        return form
+    named: Mapping[str, str] = columns.model_dump(exclude_none=True)
+    return RenamedRecords(form, tuple(named.items()))

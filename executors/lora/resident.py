@@ -5,16 +5,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from executors.lora.adapter import AdapterLayout, initial_parameters
+from executors.lora.adapter import AdapterLayout, TrainedAdapter, initial_parameters
 from executors.lora.batch import TokenSequence
 from executors.lora.dataset import Cursor, JsonlDataset, take
-from executors.lora.fused_linear import SiteAdapter
-from executors.lora.heads import HeadUse
+from executors.lora.fused_layers import HeadUse, SiteAdapter
 from executors.lora.randomness import StreamedMasks, derive_seed
 from executors.lora.segment_products import Rows
 from executors.lora.task import LoraTask, TaskState
 from executors.lora.tokens import Tokenizer
-from executors.lora.trained_adapter import TrainedAdapter
 
 
 def new_state(task: LoraTask, layout: AdapterLayout, dataset_digest: str) -> TaskState:
@@ -68,7 +66,6 @@ class ResidentTask:
 
     @property
     def finished(self) -> bool:
-        """Whether all samples are used."""
         return self.samples_done >= self.task.total_samples
 
     def next_micro_batch(self, tokenizer: Tokenizer) -> list[TokenSequence]:
@@ -100,7 +97,6 @@ class ResidentTask:
 
     @property
     def dataset_records(self) -> int:
-        """Number of records of its data."""
         return len(self._dataset)
 
     def begin_step(self, tokens: int) -> None:
@@ -126,13 +122,9 @@ class ResidentTask:
 
     def state(self) -> TaskState:
         """Copy the task's state to host memory, pinned if the device is a GPU, so that it returns fast."""
-        state = self._adapter.state()
         return TaskState(
+            **vars(self._adapter.state()),
             task=self.task,
-            parameters=state.parameters,
-            first_moment=state.first_moment,
-            second_moment=state.second_moment,
-            optimizer_steps=state.optimizer_steps,
             micro_batches=self._micro_batches,
             samples_done=self.samples_done,
             cursor=self._cursor,
@@ -140,7 +132,6 @@ class ResidentTask:
         )
 
     def close(self) -> None:
-        """Release the dataset."""
         self._dataset.close()
 
     def _upcoming(self) -> tuple[list[int], Cursor]:

@@ -1,6 +1,7 @@
 """One LoRA fine-tuning task as planned, and its complete training state."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from torch import Tensor
 
@@ -48,6 +49,15 @@ class AdapterState:
     first_moment: Tensor
     second_moment: Tensor
     optimizer_steps: int
+
+    def pinned(self) -> Self:
+        """Return the state with its vectors in pinned memory, from which a GPU copies without waiting."""
+        return replace(
+            self,
+            parameters=self.parameters.pin_memory(),
+            first_moment=self.first_moment.pin_memory(),
+            second_moment=self.second_moment.pin_memory(),
+        )
 
 
 @dataclass(frozen=True)

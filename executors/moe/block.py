@@ -1,8 +1,10 @@
 """A mixture-of-experts layer: router, gating, experts, and the routing of the last pass."""
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,11 +30,6 @@ class LayerPass:
     sequences: int
 
     @property
-    def double_ratio(self) -> Tensor:
-        """Return the ratio of tokens with two experts to all, a scalar."""
-        return self.routing.is_double.double().sum() / max(len(self.sequence), 1)
-
-    @property
     def tokens_of_sequences(self) -> Tensor:
         """Return the number of tokens of each sequence, ``(sequences,)`` int64."""
         return torch.bincount(self.sequence, minlength=self.sequences)
@@ -55,7 +52,6 @@ class Router(nn.Linear):
         super().__init__(hidden, experts, bias=bias)
 
     def reset_parameters(self) -> None:
-        """Set the weights to zero."""
         for parameter in self.parameters():
             nn.init.zeros_(parameter)
 
@@ -152,3 +148,32 @@ def set_gating(model: nn.Module, gating: Gating) -> None:
     """Replace the gating of all layers of a model, for example by top-1 for inference."""
     for block in moe_blocks(model).values():
         block.gating = gating
+
+
+def watch_padding(stack: nn.Module) -> None:
+    """Let the layers of a stack skip the places that its ``attention_mask`` excludes, in each pass.
+
+    Args:
+        stack: the innermost Hugging Face module that is called with ``attention_mask``, and with
+            ``input_ids`` or ``inputs_embeds``. The whole model is unsuitable: PEFT calls it without its
+            hooks.
+    """
+    stack.register_forward_pre_hook(_set_padding, with_kwargs=True)
+
+
+def _set_padding(stack: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    given = inspect.signature(stack.forward).bind_partial(*args, **kwargs).arguments
+    is_token = _token_places({**given, **given.get("kwargs", {})})
+    for block in moe_blocks(stack).values():
+        block.is_token = is_token
+
+
+def _token_places(given: Mapping[str, Any]) -> Tensor | None:
+    """Return a mask ``(batch, sequence)`` bool of tokens, or None without padding."""
+    mask = given.get("attention_mask")
+    inputs = given.get("input_ids") if given.get("input_ids") is not None else given.get("inputs_embeds")
+    if mask is None or inputs is None or mask.ndim != 2:
+        return None
+    # With a cache, the mask covers the past too; the new tokens are its end.
+    is_token: Tensor = mask[:, -inputs.shape[1] :].bool()
+    return None if is_token.all() else is_token

@@ -9,8 +9,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from executors.gang.local_gang import GangTraits
-from executors.gang.membership import Members
-from executors.gang.messages import Instruction, RankOrder
+from executors.gang.messages import Instruction, Members, RankOrder
 from executors.gang.runner import GangRunner
 from executors.node.runner import Objection
 from schemas.commands import Command
@@ -37,7 +36,6 @@ class MoeOrder(RankOrder[MoeWorkload]):
 
 
 def members_of(command: RanksAssigned) -> Members:
-    """Return the nodes of a generation."""
     return Members(tuple((member.node, member.ranks) for member in command.members))
 
 

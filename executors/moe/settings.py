@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from executors.gang.settings import JobSettings
+from executors.settings import JobSettings
 from schemas.services import SHORTEST_S
 
 

@@ -13,14 +13,13 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 
-from executors.node.files import sync_folder, write_to_disk
-from schemas.base import Identifier
+from executors.node.files import digest_of, sync_folder, write_to_disk
+from schemas.base import Identifier, Record
 
 MANIFEST = "manifest.json"
 FINAL = "final"
@@ -39,23 +38,19 @@ class StaleWriterError(RuntimeError):
     """A writer with a lower fencing token than an earlier writer's, or of a job that is over."""
 
 
-class FileEntry(BaseModel):
+class FileEntry(Record):
     """Size in bytes and BLAKE2b digest (hex) of one file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     size: int
     blake2b: str
 
     @classmethod
     def of(cls, content: bytes) -> "FileEntry":
-        return cls(size=len(content), blake2b=blake2b(content, digest_size=32).hexdigest())
+        return cls(size=len(content), blake2b=digest_of(content))
 
 
-class Manifest(BaseModel):
+class Manifest(Record):
     """Contents of a checkpoint."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     job_id: Identifier
     token: int

@@ -5,10 +5,16 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 
 PRIVATE = 0o600
 """Rights of a file that holds a secret, for any umask of the process."""
+
+
+def digest_of(content: bytes) -> str:
+    """Return BLAKE2b-256 of a file's content, in hex."""
+    return blake2b(content, digest_size=32).hexdigest()
 
 
 def write_to_disk(path: Path, content: bytes, mode: int = 0o666) -> None:

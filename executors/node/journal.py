@@ -6,10 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue, ValidationError
 
 from executors.node.files import write_file
 from schemas import codec
+from schemas.base import Record
 
 APPLIED_IDS_KEPT = 4_096
 """Most commands that a worker may publish again after a crash, with a wide margin: those since its last
@@ -22,10 +23,8 @@ class JournalError(RuntimeError):
     """The journal is in use by another process, or is invalid."""
 
 
-class Journal(BaseModel):
+class Journal(Record):
     """State of a node between two commands."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     boot: int = 0
     """Number of the node's start; grows."""
@@ -37,7 +36,7 @@ class Journal(BaseModel):
     """Offset of the next command to read."""
     applied: tuple[str, ...] = ()
     """Keys of the last applied commands, oldest first."""
-    runners: dict[str, JsonValue] = {}
+    runners: dict[str, JsonValue] = Field(default_factory=dict)
     """State of each runner, by its name."""
 
     def reading(self, cluster_id: str, topic: str, partition: int) -> "Journal":

@@ -32,7 +32,6 @@ from streams.kafka.faults import BrokerError, UnansweredError
 
 _BYTES_PER_MIB = 1024 * 1024
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
 _LOST_PROCESS = (EOFError, ConnectionError, ChildProcessError, ProcessLookupError)
 """Errors that a client of a process, such as the fork server, gets when the process has ended."""
 

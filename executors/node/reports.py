@@ -3,7 +3,6 @@
 import logging
 import threading
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Self
 
 from executors.node.runner import Clock
@@ -95,9 +94,7 @@ class Heartbeat:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopped.set()
         self._thread.join()
 

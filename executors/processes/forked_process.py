@@ -4,13 +4,19 @@ The fork server imports once, in a process without threads and without a CUDA co
 some hundredths of a second instead of the five seconds of the imports.
 """
 
+import ctypes
 import logging
 import multiprocessing
+import os
+import signal
+import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
+from pkgutil import resolve_name
 from typing import Generic, TypeVar
 
 from pydantic import BaseModel, TypeAdapter
@@ -21,7 +27,10 @@ from schemas.services import begin_log
 M = TypeVar("M")
 
 _context = multiprocessing.get_context("forkserver")
+
 _BEFORE_MULTIPROCESSING = 100
+
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 
 class ForkedProcess(Generic[M]):
@@ -52,13 +61,11 @@ class ForkedProcess(Generic[M]):
 
     @property
     def pid(self) -> int:
-        """The process id."""
         assert self._process.pid is not None, "it was started"
         return self._process.pid
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still runs."""
         return self._process.is_alive()
 
     @property
@@ -80,7 +87,6 @@ class ForkedProcess(Generic[M]):
         return received
 
     def kill(self) -> None:
-        """Kill the process at once."""
         self._process.kill()
 
     def close(self) -> None:
@@ -130,7 +136,40 @@ def _work(
     surroundings: Surroundings,
 ) -> None:
     surroundings.enter()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # The node decides when its processes stop, even if a supervisor signals all processes.
+        signal.signal(number, signal.SIG_IGN)
     begin_log(log_level)
     module, _, function = work.partition(":")
     run: Callable[[str, Connection[bytes, bytes]], None] = getattr(import_module(module), function)
     run(order_json, connection)
+
+
+def serve_forked(
+    function: str, arguments: tuple[object, ...], name: str, surroundings: Surroundings, stop_timeout_s: float
+) -> None:
+    """Call a function in this process, which ends at the latest with its parent.
+
+    Args:
+        function: `module:function`.
+        name: name of the process in tools such as `ps`, by its first 15 bytes.
+        stop_timeout_s: time from SIGTERM to SIGKILL, after the end of the parent.
+    """
+    # Not in the process group that Ctrl-C in a terminal signals.
+    os.setsid()
+    libc = ctypes.CDLL(None)
+    # The exit status of this process reaches the deployment only through the server.
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc.prctl(_PR_SET_NAME, name.encode())
+    surroundings.enter()
+    threading.Thread(target=_end_with_parent, args=(stop_timeout_s,), daemon=True).start()
+    resolve_name(function)(*arguments)
+
+
+def _end_with_parent(stop_timeout_s: float) -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "this process was forked"
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(stop_timeout_s)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,23 +1,23 @@
-"""Assignments of a node, until their runs are over and reported."""
+"""Assignments of a node, until their runs are over and reported, and objections to them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 
-from executors.gang.membership import Members, Membership
+from executors.gang.messages import Members, Membership
+from executors.node.runner import Objection
 from executors.tuner.messages import meeting_of
-from schemas.base import Identifier, RunId
+from schemas.base import Identifier, Record, RunId
 from schemas.merging.commands import JobOrder, ProfileOrdered, TaskAssigned, TaskReleaseReason
+from schemas.merging.settings import STAGES_PER_PIPELINE
 
 _DISCARDED: frozenset[TaskReleaseReason] = frozenset({"withdrawn", "failed"})
 
 
-class Ending(BaseModel):
+class Ending(Record):
     """Reason of the end of an assignment."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     reason: TaskReleaseReason | Literal["newer", "node_stops", "disowned"]
     """`newer`: the node has another assignment of one of its jobs. `disowned`: the cell has no such
@@ -39,10 +39,8 @@ class Ending(BaseModel):
         return self.reason == "undone" and job_id in self.job_ids
 
 
-class AssignmentState(BaseModel):
+class AssignmentState(Record):
     """State of an assignment, as stored in the journal."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     command: Annotated[TaskAssigned | ProfileOrdered, Field(union_mode="left_to_right")]
     over: tuple[RunId, ...]
@@ -72,14 +70,12 @@ class NodeAssignment:
 
     @property
     def orders(self) -> tuple[JobOrder, ...]:
-        """Its jobs."""
         if isinstance(self.command, ProfileOrdered):
             return (self.command.order,)
         return self.command.orders
 
     @property
     def job_ids(self) -> set[str]:
-        """The ids of its jobs."""
         return {order.job_id for order in self.orders}
 
     @property
@@ -104,7 +100,6 @@ class NodeAssignment:
 
     @property
     def meeting(self) -> str:
-        """Name of its ranks' meeting place."""
         return meeting_of(self.command)
 
     @property
@@ -136,7 +131,6 @@ class NodeAssignment:
         return (order for order in self.orders if order.run_id not in self.over)
 
     def state(self) -> AssignmentState:
-        """Return its state for the journal."""
         return AssignmentState(
             command=self.command,
             over=tuple(sorted(self.over)),
@@ -146,7 +140,44 @@ class NodeAssignment:
 
 
 def members_of(command: TaskAssigned | ProfileOrdered) -> Members:
-    """Return the nodes of a command."""
     if isinstance(command, ProfileOrdered):
         return Members(((command.node, command.gpus),))
     return Members(tuple((member.node, member.gpus) for member in command.members))
+
+
+def objection_to(command: TaskAssigned | ProfileOrdered, gpus_here: int) -> Objection | None:
+    """Check that a command is consistent: its members are distinct, its GPUs exist and are within the limits
+    of its jobs, and the jobs may be merged.
+
+    Args:
+        gpus_here: GPUs of this node.
+    """
+    members = members_of(command).objection(command.node, gpus_here)
+    if isinstance(command, TaskAssigned):
+        return _pipeline(command.orders[0], command, "task") or members or _merge(command)
+    if command.gpus > 1 and not command.order.workload.pipeline:
+        return Objection("impossible", f"a profile run on {command.gpus} GPUs: only pipelines have more")
+    return _pipeline(command.order, command, "profile run") or members
+
+
+def _pipeline(order: JobOrder, command: TaskAssigned | ProfileOrdered, name: str) -> Objection | None:
+    gpus = members_of(command).world
+    if not order.workload.pipeline or gpus % STAGES_PER_PIPELINE == 0:
+        return None
+    return Objection(
+        "impossible",
+        f"{order.job_id} is pipeline-parallel: a {name} of it has a multiple of {STAGES_PER_PIPELINE} GPUs, "
+        f"not {gpus}",
+    )
+
+
+def _merge(command: TaskAssigned) -> Objection | None:
+    jobs = [order.job_id for order in command.orders]
+    if len(set(jobs)) < len(jobs):
+        return Objection("impossible", f"{jobs[0]} is merged with itself")
+    for order in command.orders if command.mode != "normal" else ():
+        if order.workload.pipeline:
+            return Objection("impossible", f"{order.job_id} is pipeline-parallel, and is merged")
+        if not order.workload.sharing:
+            return Objection("impossible", f"{order.job_id} does not share, and is merged")
+    return None

@@ -1,7 +1,12 @@
-"""State of a job between two of its tasks: read, written, and published once it is done."""
+"""State of a job between two of its tasks: read, written, and published once it is done; parts of a shared
+adapter by job.
 
+The flat vector of a shared run has the low-rank matrices, then the head of each job in the order of the
+command. For a language model, heads are empty and each job uses the whole vector.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 
 import torch
@@ -10,12 +15,13 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from executors.gang.checkpoints import await_checkpoint, check_record
-from executors.gang.places import result_path
+from executors.gang.folder import result_path
+from executors.lora.adapter import AdapterLayout
 from executors.lora.base_model import SharedBase
 from executors.lora.checkpoint import ADAPTER_CONFIG, ADAPTER_TENSORS, decode_state, encode_state
-from executors.lora.task import LoraTask, TaskState
+from executors.lora.task import AdapterState, LoraTask, TaskState
 from executors.node.checkpoints import Checkpoint, StaleWriterError
-from executors.node.files import write_folder
+from executors.node.files import digest_of, write_folder
 from executors.tuner.files import (
     FINISHED_JOB,
     OTHER_HEAD,
@@ -34,6 +40,8 @@ NO_HEAD = torch.empty(3, 0)
 
 _POLL_S = 0.1
 _HEAD = "parameters_and_moments"
+
+_Change = Callable[[Tensor], Tensor]
 
 
 def lora_task(job_id: str, workload: TuningWorkload) -> LoraTask:
@@ -142,7 +150,7 @@ class TuningCheckpoints:
             position=saved.progress.position.model_copy(update={"is_over": True}),
             loss=loss,
             path=path,
-            digest=blake2b(encoded[ADAPTER_TENSORS], digest_size=32).hexdigest(),
+            digest=digest_of(encoded[ADAPTER_TENSORS]),
         )
         # The adapter is kept: its receiver may have to start from it again.
         files = {**encoded, FINISHED_JOB: finished.model_dump_json().encode()}
@@ -163,3 +171,72 @@ class TuningCheckpoints:
         path = result_path(self._cell, order.user, order.job_id)
         check_record(checkpoint, finished.workload == order.workload, finished.path, path)
         return finished
+
+
+def own_state(layout: AdapterLayout, state: AdapterState, head: int) -> AdapterState:
+    """Return the state of one job.
+
+    Args:
+        layout: layout of one job alone.
+        state: state of the shared adapter.
+        head: number of the job's head.
+    """
+    start = layout.shared_size + head * layout.head_size
+
+    def cut(flat: Tensor) -> Tensor:
+        return torch.cat([flat[: layout.shared_size], flat[start : start + layout.head_size]])
+
+    return _changed(state, cut, cut, cut)
+
+
+def head_of(layout: AdapterLayout, state: AdapterState, head: int) -> Tensor:
+    """Return one head of an adapter: its parameters and both moments, float32 ``[3, head size]``."""
+    start = layout.shared_size + head * layout.head_size
+    vectors = state.parameters, state.first_moment, state.second_moment
+    return torch.stack([flat[start : start + layout.head_size] for flat in vectors])
+
+
+def shared_state(layout: AdapterLayout, own: AdapterState, head: int, other: Tensor) -> AdapterState:
+    """Return the state of the adapter of a shared run, from one job's own and the other's head: the inverse
+    of `own_state` and `head_of`.
+
+    Args:
+        layout: layout of one job alone.
+        own: state of one job.
+        head: place of the job in the command.
+        other: head of the other job, float32 ``[3, head size]``.
+    """
+
+    def with_other(row: int) -> _Change:
+        def joined(flat: Tensor) -> Tensor:
+            shared, mine = flat[: layout.shared_size], flat[layout.shared_size :]
+            heads = [mine, other[row]] if head == 0 else [other[row], mine]
+            return torch.cat([shared, *heads])
+
+        return joined
+
+    return _changed(own, with_other(0), with_other(1), with_other(2))
+
+
+def fresh_from(donor: AdapterState, layout: AdapterLayout) -> AdapterState:
+    """Return the first state of the receiver of a temporal merge: the donor's low-rank matrices, the head of
+    a new job, and a new optimizer.
+
+    Args:
+        layout: layout of either job alone.
+    """
+    return AdapterState(
+        parameters=layout.reset_heads(donor.parameters),
+        first_moment=torch.zeros_like(donor.first_moment),
+        second_moment=torch.zeros_like(donor.second_moment),
+        optimizer_steps=0,
+    )
+
+
+def _changed(state: AdapterState, parameters: _Change, first: _Change, second: _Change) -> AdapterState:
+    return AdapterState(
+        parameters=parameters(state.parameters),
+        first_moment=first(state.first_moment),
+        second_moment=second(state.second_moment),
+        optimizer_steps=state.optimizer_steps,
+    )

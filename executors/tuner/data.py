@@ -1,24 +1,77 @@
-"""Data loader of a job: its files opened, checked and counted, and its first records tokenised."""
+"""Data of a job: its files opened, checked and counted, its records tokenised, and those of a step chosen.
 
+The choice is a function of seed, step and data only, on any number of ranks. A job alone uses its data in a
+new order each epoch. Two jobs in one run draw each sequence of a step from either's data by annealed sampling
+(Stickland and Murray, "BERT and PALs", ICML 2019, section 4.2).
+"""
+
+import math
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from executors.lora.batch import TokenSequence
-from executors.lora.columns import with_columns
-from executors.lora.dataset import DatasetRoot, FindIndex, JsonlDataset
-from executors.lora.records import TEXT_RECORDS, RecordForm
+from executors.lora.dataset import Cursor, DatasetRoot, FindIndex, JsonlDataset, take
+from executors.lora.randomness import derive_seed
+from executors.lora.records import TEXT_RECORDS, RecordForm, with_columns
 from executors.lora.tokens import Tokenizer
 from executors.tuner.faults import fault_in
-from executors.tuner.sampling import Stream
 from executors.tuner.settings import TunerSettings
 from schemas.merging.workload import TuningWorkload
 
+LAST_EXPONENT = 0.2
+"""Final exponent: a large dataset is then drawn hardly more often than a small one."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Endless shuffled stream of one job's data."""
+
+    records: int
+    seed: int
+
+    def take(self, drawn: int, count: int) -> list[int]:
+        """Return `count` record indices after the stream's first `drawn` samples."""
+        return take(self.records, self.seed, self.cursor(drawn), count)[0]
+
+    def cursor(self, drawn: int) -> Cursor:
+        """Return the place after `drawn` samples."""
+        return Cursor(*divmod(drawn, self.records))
+
+
+def annealing_exponent(epoch: int, epochs: int) -> float:
+    """Return alpha of the epoch with this number, from 0: it falls from 1 to `LAST_EXPONENT` in equal parts.
+
+    In the first epoch, datasets are drawn in proportion to their sizes; this is also the only epoch of one.
+    """
+    if epochs <= 1:
+        return 1.0
+    return 1.0 - (1.0 - LAST_EXPONENT) * min(epoch, epochs - 1) / (epochs - 1)
+
+
+def shares(sizes: Sequence[int], exponent: float) -> list[float]:
+    """Return the probability of drawing a sequence from each dataset: in proportion to its size to the power
+    of `exponent`."""
+    weights = [math.pow(size, exponent) for size in sizes]
+    total = math.fsum(weights)
+    return [weight / total for weight in weights]
+
+
+def draw_sources(seed: int, step: int, count: int, probabilities: Sequence[float]) -> list[int]:
+    """Draw the dataset, by index, of each of a step's `count` sequences."""
+    if len(probabilities) == 1:
+        return [0] * count
+    draws = np.random.default_rng(derive_seed(seed, "sources", step)).random(count)
+    edges = np.cumsum(probabilities)[:-1]
+    return [int(index) for index in np.searchsorted(edges, draws, side="right")]
+
 
 class SharedTokenizer:
-    """A tokenizer that several threads use under a lock."""
+    """A `Tokenizer` that several threads use under a lock."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -26,28 +79,13 @@ class SharedTokenizer:
         self.eos_token_id = tokenizer.eos_token_id
         self.truncation_side = tokenizer.truncation_side
 
-    def encode(
-        self,
-        text: str,
-        *,
-        add_special_tokens: bool,
-        truncation: bool = False,
-        max_length: int | None = None,
-    ) -> list[int]:
-        """See `Tokenizer`."""
+    def encode(self, text: str, **options: Any) -> list[int]:
         with self._lock:
-            return self._tokenizer.encode(
-                text, add_special_tokens=add_special_tokens, truncation=truncation, max_length=max_length
-            )
+            return self._tokenizer.encode(text, **options)
 
-    def apply_chat_template(
-        self, conversation: list[dict[str, str]], /, *, tokenize: bool, add_generation_prompt: bool
-    ) -> Any:
-        """See `Tokenizer`."""
+    def apply_chat_template(self, conversation: list[dict[str, str]], /, **options: Any) -> Any:
         with self._lock:
-            return self._tokenizer.apply_chat_template(
-                conversation, tokenize=tokenize, add_generation_prompt=add_generation_prompt
-            )
+            return self._tokenizer.apply_chat_template(conversation, **options)
 
 
 class TokenizedFile:
@@ -135,11 +173,9 @@ class Loader:
 
     @property
     def digest(self) -> str:
-        """Digest of the training data."""
         return self.training.dataset.digest
 
     def close(self) -> None:
-        """Release the files."""
         for dataset in self._files:
             dataset.close()
 
@@ -151,107 +187,20 @@ class Loader:
         return TokenizedFile(dataset, tokenizer, length, settings.kept_tokens)
 
 
-class PreparedLoaders:
-    """Loaders that are prepared in the background, ahead of their tasks."""
+@dataclass(frozen=True)
+class Loaders:
+    """Opens the loaders of jobs.
 
-    def __init__(
-        self,
-        root: DatasetRoot,
-        tokenizer: Tokenizer,
-        settings: TunerSettings,
-        time_s: Callable[[], float] = time.time,
-        find_index: FindIndex = lambda _, __: None,
-        form: RecordForm = TEXT_RECORDS,
-    ) -> None:
-        """Start without loaders.
+    Attributes:
+        find_index: returns the index of a file that was checked before.
+        form: form of records that the base model can be trained on.
+    """
 
-        Args:
-            find_index: returns the index of a file that was checked before.
-            form: form of records that the base model can be trained on.
-        """
-        self._root = root
-        self._tokenizer = tokenizer
-        self._settings = settings
-        self._time_s = time_s
-        self._find_index = find_index
-        self._form = form
-        self._preparing: dict[TuningWorkload, _Preparation] = {}
-        self._lock = threading.Lock()
+    root: DatasetRoot
+    tokenizer: Tokenizer
+    settings: TunerSettings
+    find_index: FindIndex = lambda _, __: None
+    form: RecordForm = TEXT_RECORDS
 
-    def prepare(self, workload: TuningWorkload, drop_s: float) -> None:
-        """Start to prepare a job's loader, unless it is there. Errors are raised by `take`.
-
-        Args:
-            drop_s: Unix time at which the loader is dropped (s).
-        """
-        with self._lock:
-            self._drop_expired()
-            present = self._preparing.get(workload)
-            if present is None:
-                self._preparing[workload] = _Preparation(lambda: self._load(workload), drop_s)
-            else:
-                present.drop_s = max(present.drop_s, drop_s)
-
-    def take(self, workload: TuningWorkload) -> Loader:
-        """Remove and return the loader of a job: the prepared one, once it is complete, or else a new one.
-
-        Raises:
-            DatasetError: a file is unfit.
-            ValueError: a record leaves nothing to predict.
-        """
-        with self._lock:
-            self._drop_expired()
-            prepared = self._preparing.pop(workload, None)
-        if prepared is not None:
-            with suppress(Exception):  # a file may exist by now; a lasting error is raised below
-                return prepared.result()
-        return self._load(workload)
-
-    def drop_expired(self) -> int:
-        """Drop the loaders whose time is over, and return the number left."""
-        with self._lock:
-            self._drop_expired()
-            return len(self._preparing)
-
-    def _load(self, workload: TuningWorkload) -> Loader:
-        return Loader(workload, self._root, self._tokenizer, self._settings, self._find_index, self._form)
-
-    def _drop_expired(self) -> None:
-        now_s = self._time_s()
-        for workload, prepared in list(self._preparing.items()):
-            if prepared.drop_s <= now_s:
-                del self._preparing[workload]
-                prepared.abandon()
-
-
-class _Preparation:
-    """A loader that is being prepared."""
-
-    def __init__(self, load: Callable[[], Loader], drop_s: float) -> None:
-        self.drop_s = drop_s
-        self._load = load
-        self._loader: Loader | None = None
-        self._error: Exception | None = None
-        self._is_abandoned = False
-        self._thread = threading.Thread(target=self._run, name="prewarm", daemon=True)
-        self._thread.start()
-
-    def result(self) -> Loader:
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        assert self._loader is not None, "it has loaded or failed"
-        return self._loader
-
-    def abandon(self) -> None:
-        self._is_abandoned = True
-        if self._loader is not None:
-            self._loader.close()
-
-    def _run(self) -> None:
-        try:
-            self._loader = self._load()
-        except Exception as error:
-            self._error = error
-        if self._is_abandoned and self._loader is not None:
-            self._loader.close()
+    def open(self, workload: TuningWorkload) -> Loader:
+        return Loader(workload, self.root, self.tokenizer, self.settings, self.find_index, self.form)

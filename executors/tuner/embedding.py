@@ -191,20 +191,3 @@ def source_predictions(trainer: Trainer, sequences: Sequence[TokenSequence]) -> 
         probabilities.append(logits.float().softmax(-1).cpu())
         labels.append(batch.labels.cpu())
     return torch.cat(probabilities), torch.cat(labels)
-
-
-def dummy_distribution(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return LEEP's empirical joint distribution of target labels and the source's (dummy) labels.
-
-    Args:
-        probabilities: `[N, Z]`, of the source's labels, by sample.
-        labels: int64 `[N]`, of the target.
-
-    Returns:
-        the target labels that occur, int64 `[Y]`, and the joint distribution, float64 `[Y, Z]`, which sums
-        to 1.
-    """
-    present, index = labels.unique(return_inverse=True)
-    joint = torch.zeros(len(present), probabilities.shape[1], dtype=torch.float64)
-    joint.index_add_(0, index, probabilities.double())
-    return present, joint / len(labels)

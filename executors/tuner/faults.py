@@ -1,12 +1,13 @@
-"""Errors of jobs that cannot be trained, by the name of the invalid field."""
+"""Errors of jobs that cannot be trained, by the name of the invalid field, and of lost or halted ranks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
-from executors.gang.faults import is_permanent_anywhere
-from executors.gang.meeting import PeerLostError
+from executors.gang.faults import is_permanent_anywhere, note_of_peer
+from executors.gang.folder import JobFolder
+from executors.gang.meeting import PeerFailedError, PeerLostError
 from executors.lora.faults import described
 from executors.node.checkpoints import StaleWriterError
 
@@ -66,3 +67,15 @@ def cannot_succeed_elsewhere(error: BaseException) -> bool:
     if isinstance(error, FieldError | JobError):
         return error.is_permanent
     return is_permanent_anywhere(error)
+
+
+class HaltedError(Exception):
+    """The part is halted before it met the other ranks."""
+
+
+def why_peer_was_lost(folder: JobFolder, generation: int, error: PeerLostError) -> PeerLostError:
+    """Return the error that the lost rank has written; `error` if there is no other."""
+    if isinstance(error, PeerFailedError):
+        return error
+    note = note_of_peer(folder, generation)
+    return error if note is None else PeerFailedError(*note)

@@ -7,11 +7,11 @@ import logging
 import shutil
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt
+from pydantic import NonNegativeInt
 
-from executors.gang.places import checkpoint_root
+from executors.gang.folder import checkpoint_root
 from executors.node.checkpoints import Checkpoint, CheckpointStore
-from schemas.base import Identifier
+from schemas.base import Identifier, Record
 from schemas.fleet import Loss
 from schemas.merging.commands import JobOrder
 from schemas.merging.workload import TuningWorkload
@@ -24,10 +24,8 @@ OTHER_HEAD = "other_head.safetensors"
 _log = logging.getLogger(__name__)
 
 
-class JobPosition(BaseModel):
+class JobPosition(Record):
     """Progress of a job in its data."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     job_id: Identifier
     iterations: NonNegativeInt
@@ -36,10 +34,8 @@ class JobPosition(BaseModel):
     is_over: bool = False
 
 
-class JobProgress(BaseModel):
+class JobProgress(Record):
     """Content of a checkpoint besides the adapter's state."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     workload: TuningWorkload
     position: JobPosition
@@ -51,10 +47,8 @@ class JobProgress(BaseModel):
     """Position of the other job of a shared run, which uses the same adapter."""
 
 
-class FinishedTuning(BaseModel):
+class FinishedTuning(Record):
     """Data that is kept of a finished job, besides its adapter: enough to report it again."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     workload: TuningWorkload
     position: JobPosition

@@ -6,7 +6,6 @@ take several times as long. Results are kept in files that all ranks of the node
 
 import logging
 import os
-import signal
 import time
 from array import array
 from contextlib import suppress
@@ -14,13 +13,10 @@ from hashlib import blake2b
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
-from executors.lora.columns import with_columns
 from executors.lora.dataset import DatasetIndex, DatasetRoot, FileIdentity
 from executors.lora.faults import described
 from executors.lora.model_kind import BaseModelError, records_in
-from executors.lora.records import TEXT_RECORDS, RecordForm
+from executors.lora.records import TEXT_RECORDS, RecordForm, with_columns
 from executors.node.files import write_file
 from executors.tuner.messages import Prewarm, RankEnvironment
 from schemas.lora import Columns
@@ -29,7 +25,6 @@ _DIGEST_BYTES = 32
 _POLL_S = 1.0
 
 _log = logging.getLogger(__name__)
-_PREWARM: TypeAdapter[Prewarm] = TypeAdapter(Prewarm)
 
 
 class IndexFiles:
@@ -64,7 +59,6 @@ class IndexFiles:
         write_file(self._path(identity, form), check + body)
 
     def remove(self, identity: FileIdentity, form: RecordForm) -> None:
-        """Remove an index."""
         self._path(identity, form).unlink(missing_ok=True)
 
     def _path(self, identity: FileIdentity, form: RecordForm) -> Path:
@@ -109,14 +103,11 @@ class Indexer:
 
 
 def index_folder(environment: RankEnvironment) -> Path:
-    """Return the folder of a node's indices."""
     return environment.state_root / environment.cell / "tuner-indices" / environment.node
 
 
 def run_indexer(environment_json: str, connection: "Connection[bytes, bytes]") -> None:
     """Run the indexer until the node's process is gone."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
     with suppress(OSError):
         os.nice(1)
     environment = RankEnvironment.model_validate_json(environment_json)
@@ -129,7 +120,7 @@ def run_indexer(environment_json: str, connection: "Connection[bytes, bytes]") -
     while True:
         try:
             if connection.poll(_POLL_S):
-                prewarm = _PREWARM.validate_json(connection.recv_bytes())
+                prewarm = Prewarm.model_validate_json(connection.recv_bytes())
                 workload = prewarm.order.workload
                 for name in (workload.dataset.path, workload.validation_path):
                     if name is not None:

@@ -9,8 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
+from executors.lora.adapter import TrainedAdapter
 from executors.lora.task import AdapterState
-from executors.lora.trained_adapter import TrainedAdapter
 from executors.node.checkpoints import StaleWriterError
 
 _log = logging.getLogger(__name__)

@@ -1,11 +1,11 @@
 """Messages between a node's runner and its ranks, as JSON over a pipe."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, TypeAdapter
 
-from executors.gang.membership import Membership
+from executors.gang.messages import Membership
 from executors.tuner.settings import TunerSettings
 from schemas.base import Identifier, Record, UnixTime
 from schemas.merging.commands import JobOrder, ProfileOrdered, TaskAssigned
@@ -29,7 +29,6 @@ class RankEnvironment(Record):
     """Number of the rank's GPU on the node."""
 
     def tuner_settings(self) -> TunerSettings:
-        """Return the settings."""
         return TunerSettings.model_validate(self.settings)
 
 
@@ -47,7 +46,6 @@ class TaskPart(Record):
 
     @property
     def meeting(self) -> str:
-        """Name of the ranks' meeting place."""
         return meeting_of(self.command)
 
 
@@ -61,7 +59,6 @@ class ProfilePart(Record):
 
     @property
     def meeting(self) -> str:
-        """Name of the ranks' meeting place."""
         return meeting_of(self.command)
 
 
@@ -86,7 +83,7 @@ class Prewarm(Record):
     """Unix time at which an unused index is removed (s)."""
 
 
-Directive = Annotated[TaskPart | ProfilePart | Halt, Field(discriminator="kind")]
+Directive: TypeAlias = TaskPart | ProfilePart | Halt
 
 
 class Ready(Record):
@@ -135,7 +132,7 @@ class Over(Record):
     """Set if a disk refused a write of this size."""
 
 
-Message = Annotated[Ready | Unfit | TaskReport | Switched | Over, Field(discriminator="kind")]
+Message: TypeAlias = Ready | Unfit | TaskReport | Switched | Over
 
-DIRECTIVES: TypeAdapter[TaskPart | ProfilePart | Halt] = TypeAdapter(Directive)
-MESSAGES: TypeAdapter[Ready | Unfit | TaskReport | Switched | Over] = TypeAdapter(Message)
+DIRECTIVES: TypeAdapter[Directive] = TypeAdapter(Annotated[Directive, Field(discriminator="kind")])
+MESSAGES: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="kind")])

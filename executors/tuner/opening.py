@@ -3,24 +3,26 @@
 A separate thread opens it while the task before it still trains (pipeline switch, Ymir, section 6.2).
 """
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 
-from executors.lora.adapter import AdapterLayout
+from executors.lora.adapter import AdapterLayout, TrainedAdapter
 from executors.lora.base_model import SharedBase
 from executors.lora.resident import new_state
 from executors.lora.task import AdapterState, LoraTask, TaskState
-from executors.lora.trained_adapter import TrainedAdapter
-from executors.tuner.checkpoints import SavedJob, TuningCheckpoints, lora_task
-from executors.tuner.data import Loader, PreparedLoaders, TokenizedFile
+from executors.tuner.checkpoints import SavedJob, TuningCheckpoints, fresh_from, lora_task, shared_state
+from executors.tuner.data import Loader, Loaders, TokenizedFile
 from executors.tuner.faults import FieldError, UnfitMergeError, fault_in, fault_of
 from executors.tuner.files import FinishedTuning, JobPosition
-from executors.tuner.heads import fresh_from, shared_state
 from executors.tuner.settings import TunerSettings
 from executors.tuner.training import new_adapter
 from schemas.merging.commands import JobOrder, TaskAssigned, TransferMode
+
+T = TypeVar("T", covariant=True)
 
 
 @dataclass
@@ -46,7 +48,6 @@ class TrainingJob:
 
     @property
     def job_id(self) -> str:
-        """Its id."""
         return self.order.job_id
 
     @property
@@ -58,7 +59,6 @@ class TrainingJob:
 
     @property
     def batch_size(self) -> int:
-        """Sequences of a step."""
         return self.order.workload.hyperparameters.batch_size
 
     @property
@@ -84,13 +84,11 @@ class TrainingJob:
 
     @property
     def position(self) -> JobPosition:
-        """Return its position."""
         return JobPosition(
             job_id=self.job_id, iterations=self.iterations, drawn=self.drawn, is_over=self.is_over
         )
 
     def move_to(self, position: JobPosition) -> None:
-        """Continue from a position."""
         self.iterations, self.drawn, self.is_over = position.iterations, position.drawn, position.is_over
 
 
@@ -129,7 +127,7 @@ def open_task(
     leads: bool,
     base: SharedBase,
     checkpoints: TuningCheckpoints,
-    loaders: PreparedLoaders,
+    loaders: Loaders,
     settings: TunerSettings,
 ) -> OpenTask:
     """Open a task. Only its leader reads checkpoints, and sends their content to the others.
@@ -177,11 +175,11 @@ def task_state(job: TrainingJob, state: AdapterState, position: JobPosition) -> 
         state: state of the job alone.
     """
     return TaskState(
-        task=job.task,
         parameters=state.parameters,
         first_moment=state.first_moment,
         second_moment=state.second_moment,
         optimizer_steps=state.optimizer_steps,
+        task=job.task,
         micro_batches=position.iterations,
         samples_done=position.iterations * job.batch_size,
         cursor=job.loader.stream.cursor(position.drawn),
@@ -194,7 +192,7 @@ def trained_first(jobs: Sequence[TrainingJob]) -> TrainingJob:
     return next((job for job in jobs if not job.is_over), jobs[-1])
 
 
-def open_job(order: JobOrder, base: SharedBase, loaders: PreparedLoaders) -> TrainingJob:
+def open_job(order: JobOrder, base: SharedBase, loaders: Loaders) -> TrainingJob:
     """Open a job without progress.
 
     Raises:
@@ -212,7 +210,7 @@ def open_job(order: JobOrder, base: SharedBase, loaders: PreparedLoaders) -> Tra
     task = lora_task(order.job_id, workload)
     with fault_in("hyperparameters.target_modules"):
         layout = base.layout(task)
-    return TrainingJob(order, task, base, layout, loaders.take(workload))
+    return TrainingJob(order, task, base, layout, loaders.open(workload))
 
 
 def _find(
@@ -284,3 +282,42 @@ def _shared_state(jobs: Sequence[TrainingJob], saved: Sequence[SavedJob | None])
 def _going_on(position: JobPosition) -> JobPosition:
     """Return the position of a job that continues: only its own record states that it is over."""
     return position.model_copy(update={"is_over": False})
+
+
+class BackgroundOpening(Generic[T]):
+    """A task that a thread of its own opens."""
+
+    def __init__(self, load: Callable[[], T], is_halted: Callable[[], bool]) -> None:
+        """Start; `is_halted` returns whether the task is to end."""
+        self._load = load
+        self._is_halted = is_halted
+        self._opened: T | None = None
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="opening", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the task can begin."""
+        return self._opened is not None
+
+    @property
+    def is_in_vain(self) -> bool:
+        """Whether the task will not begin: its opening failed, or it is to end."""
+        return self._error is not None or self._is_halted()
+
+    def result(self) -> T:
+        """Wait for the opened task and return it; raises the error of the opening."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        assert self._opened is not None, "it was opened or has failed"
+        return self._opened
+
+    def _run(self) -> None:
+        try:
+            # Otherwise the thread has torch's default number of threads, and takes cores from the training.
+            torch.set_num_threads(1)
+            self._opened = self._load()
+        except Exception as error:
+            self._error = error

@@ -6,7 +6,7 @@ reuse, Ymir, section 6): the next task is opened while the present one trains, a
 while the next one trains.
 """
 
-import signal
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import cast
 
@@ -15,32 +15,88 @@ from transformers.utils.logging import disable_progress_bar
 
 from executors.devices import use_device
 from executors.gang.folder import JobFolder
+from executors.gang.messages import Membership
 from executors.gang.network import use_interface
 from executors.lora.base_model import SharedBase, load_base
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import keep_freed_memory
 from executors.lora.faults import described
-from executors.tuner.background_opening import BackgroundOpening
 from executors.tuner.checkpoints import TuningCheckpoints
-from executors.tuner.data import PreparedLoaders, SharedTokenizer
+from executors.tuner.data import Loaders, SharedTokenizer
 from executors.tuner.files import JobFiles
 from executors.tuner.indexing import IndexFiles, index_folder
 from executors.tuner.keeper import Keeper
 from executors.tuner.messages import ProfilePart, RankEnvironment, Ready, TaskPart, Unfit
-from executors.tuner.part_queue import PartQueue
+from executors.tuner.opening import BackgroundOpening, OpenTask, open_job, open_task
 from executors.tuner.pipeline.stages import Stages
-from executors.tuner.profile_run import ProfileRun
-from executors.tuner.rank_resources import RankResources
+from executors.tuner.pipeline.succession import FindSuccessor
+from executors.tuner.profiling import ProfileRun
+from executors.tuner.rank_resources import PartQueue, RankResources
+from executors.tuner.replicas import Replicas
 from executors.tuner.task import TaskRun
-from executors.tuner.task_opener import TaskOpener
 from executors.tuner.team import Team
+from schemas.merging.commands import TransferMode
+from schemas.merging.workload import MAX_ITERATIONS
+
+
+class TaskOpener:
+    """Base model and data of a rank, for all of its tasks."""
+
+    def __init__(self, base: SharedBase, loaders: Loaders, surroundings: RankResources) -> None:
+        self._base = base
+        self._loaders = loaders
+        self._around = surroundings
+
+    def for_task(self, part: TaskPart, find_successor: FindSuccessor[Stages] = lambda: None) -> Team:
+        """Open a task.
+
+        Args:
+            find_successor: see `Stages`.
+
+        Raises:
+            JobError: a job cannot be trained.
+            UnfitMergeError: the jobs cannot be merged.
+            StaleWriterError: a later generation runs the jobs.
+        """
+        command, membership = part.command, part.membership
+        opened = open_task(
+            command,
+            membership.rank == 0,
+            self._base,
+            self._around.checkpoints,
+            self._loaders,
+            self._around.settings,
+        )
+        return self._team(command.mode, opened, membership, len(command.members), find_successor)
+
+    def for_profile(self, part: ProfilePart) -> Team:
+        """Open a job for its profile run.
+
+        Raises:
+            FieldError: the job does not fit the base model, or its data is unfit.
+        """
+        order = part.command.order
+        job = open_job(order, self._base, self._loaders)
+        # A profile run may take more steps than the job.
+        total = MAX_ITERATIONS * job.batch_size
+        job = replace(job, task=job.task.model_copy(update={"total_samples": total}))
+        return self._team("normal", OpenTask([job], None), part.membership, 1, lambda: None)
+
+    def _team(
+        self,
+        mode: TransferMode,
+        opened: OpenTask,
+        membership: Membership,
+        nodes: int,
+        find_successor: FindSuccessor[Stages],
+    ) -> Team:
+        settings, device = self._around.settings, self._around.device
+        if opened.jobs[0].order.workload.pipeline:
+            return Stages(opened, self._base, membership, nodes, settings, device, find_successor)
+        return Replicas(mode, opened, membership, nodes, settings, device)
 
 
 def run_rank(environment_json: str, connection: "Connection[bytes, bytes]") -> None:
-    """Run a rank from start to end."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # The node decides when its ranks stop, even if a supervisor signals all processes.
-        signal.signal(number, signal.SIG_IGN)
     environment = RankEnvironment.model_validate_json(environment_json)
     try:
         base = _load(environment)
@@ -71,7 +127,7 @@ class TunerRank:
         self._base = base
         self._settings = environment.tuner_settings()
         self._files = JobFiles(environment.state_root, environment.cell)
-        loaders = PreparedLoaders(
+        loaders = Loaders(
             DatasetRoot(self._settings.dataset_root),
             SharedTokenizer(base.tokenizer),
             self._settings,

@@ -11,6 +11,7 @@ from executors.processes.forked_process import ForkedProcess, exit_status
 from executors.tuner.messages import (
     MESSAGES,
     Halt,
+    Message,
     Over,
     Prewarm,
     ProfilePart,
@@ -34,7 +35,7 @@ class PooledRank:
     """A rank on its node, with its parts in order."""
 
     gpu: int
-    process: ForkedProcess[Ready | Unfit | TaskReport | Switched | Over]
+    process: ForkedProcess[Message]
     parts: list[int] = field(default_factory=list)
     is_ready: bool = False
 
@@ -131,17 +132,15 @@ class RankPool:
         self._halts.clear()
 
     def kill(self) -> None:
-        """Kill all ranks at once."""
         self._indexer.kill()
         for rank in self.ranks:
             rank.process.kill()
 
     @property
     def pids(self) -> list[int]:
-        """Process ids."""
         return [rank.process.pid for rank in self.ranks]
 
-    def _start_indexer(self) -> ForkedProcess[Ready | Unfit | TaskReport | Switched | Over]:
+    def _start_indexer(self) -> ForkedProcess[Message]:
         return ForkedProcess(f"{_INDEXER}:run_indexer", self._environment, MESSAGES, "tuner-indexer")
 
     def _start(self, gpu: int) -> PooledRank:

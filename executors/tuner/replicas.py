@@ -5,19 +5,19 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from executors.gang.batches import share
 from executors.gang.group import ProcessGroup
 from executors.gang.meeting import Meeting
-from executors.gang.membership import Membership
-from executors.gang.shares import share
+from executors.gang.messages import Membership
 from executors.lora.batch import TokenSequence
 from executors.lora.task import AdapterState
+from executors.tuner.checkpoints import fresh_from
+from executors.tuner.data import annealing_exponent, draw_sources, shares
 from executors.tuner.faults import fault_of
-from executors.tuner.heads import fresh_from
 from executors.tuner.keeper import LastState
 from executors.tuner.memory import choose_micro_batch
 from executors.tuner.opening import OpenTask, TrainingJob, adapter_for, trained_first
 from executors.tuner.reports import measured_step
-from executors.tuner.sampling import annealing_exponent, draw_sources, shares
 from executors.tuner.settings import TunerSettings
 from executors.tuner.team import LastStep, Succession, agree_on_positions
 from executors.tuner.training import Sample, Trainer, TrainingStep

@@ -8,12 +8,12 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from executors.gang.folder import JobFolder
-from executors.gang.places import result_path
+from executors.gang.folder import JobFolder, result_path
 from executors.gang.rank_processes import exit_error
+from executors.gang.reports import run_fields
 from executors.node.room import NoRoomError
 from executors.node.runner import Activity, CloseReason, Objection, RunnerContext
-from executors.tuner.assignments import STATES, Ending, NodeAssignment
+from executors.tuner.assignments import STATES, Ending, NodeAssignment, objection_to
 from executors.tuner.files import JobFiles
 from executors.tuner.messages import (
     Halt,
@@ -25,7 +25,6 @@ from executors.tuner.messages import (
     TaskPart,
     TaskReport,
 )
-from executors.tuner.objections import objection_to
 from executors.tuner.rank_pool import PooledRank, RankPool
 from executors.tuner.settings import TunerSettings
 from schemas.base import MAX_TEXT_LENGTH
@@ -89,7 +88,6 @@ class TunerRunner:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of its ranks."""
         return self._pool.pids
 
     def validate(self, command: Command) -> Objection | None:
@@ -260,8 +258,8 @@ class TunerRunner:
         if refusal is not None:
             assignment.ranks_left = 0
             if assignment.leads:
-                for order, error, permanent in refusal:
-                    self._fail(assignment, order, error, permanent)
+                for order in assignment.orders:
+                    self._fail(assignment, order, refusal)
             assignment.over |= {order.run_id for order in assignment.orders}
             return
         if any(each.part < assignment.part for each in self._of(assignment.job_ids)):
@@ -302,14 +300,11 @@ class TunerRunner:
         found = [*idle, *soon.values()][:count]
         return (found, None) if len(found) == count else None
 
-    def _refusal(self, assignment: NodeAssignment) -> list[tuple[JobOrder, str, bool]] | None:
-        """Return the reasons why the jobs of an assignment cannot be trained here, each with whether it holds
-        on every node; None without a reason."""
-        for order in assignment.orders:
-            if order.workload.model != self._base_model:
-                error = f"model: the node holds base model {self._base_model}, not {order.workload.model}"
-                return [(each, error, False) for each in assignment.orders]
-        return None
+    def _refusal(self, assignment: NodeAssignment) -> str | None:
+        """Return why the jobs of an assignment cannot be trained here; None without a reason."""
+        held = self._base_model
+        others = (model for order in assignment.orders if (model := order.workload.model) != held)
+        return next((f"model: the node holds base model {held}, not {model}" for model in others), None)
 
     def _pass_on(self, message: TaskReport) -> None:
         report = _REPORTS[message.type].model_validate_json(json.dumps(message.data))
@@ -358,7 +353,7 @@ class TunerRunner:
             self._pool.halt(Halt(part=part))
         for order in list(assignment.unreported()):
             if assignment.leads:
-                self._fail(assignment, order, error, permanent=False)
+                self._fail(assignment, order, error)
         assignment.over |= {order.run_id for order in assignment.orders}
 
     def _by_part(self, part: int) -> NodeAssignment | None:
@@ -401,18 +396,13 @@ class TunerRunner:
                 *(job_id, order.run_id, ending.reason, samples_done),
             )
 
-    def _fail(self, assignment: NodeAssignment, order: JobOrder, error: str, permanent: bool) -> None:
+    def _fail(self, assignment: NodeAssignment, order: JobOrder, error: str) -> None:
+        """Report a run that may succeed on another node."""
         assignment.over.add(order.run_id)
         samples_done = self._files.kept_samples(order)
         about = self._about(order, samples_done)
-        self._context.report(RunFailed(**about, error=error[:MAX_TEXT_LENGTH], permanent=permanent))
+        self._context.report(RunFailed(**about, error=error[:MAX_TEXT_LENGTH], permanent=False))
         _log.warning("run failed job=%s run=%s error=%r", order.job_id, order.run_id, error)
 
     def _about(self, order: JobOrder, samples_done: int) -> dict[str, Any]:
-        return {
-            "cell": self._cell,
-            "node": self._node,
-            "run_id": order.run_id,
-            "job_id": order.job_id,
-            "samples_done": samples_done,
-        }
+        return run_fields(self._context.settings, order, samples_done)

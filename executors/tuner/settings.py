@@ -4,8 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from executors.gang.settings import GangSettings
-from executors.settings import BaseModelSettings
+from executors.settings import BaseModelSettings, GangSettings
 from schemas.services import SHORTEST_S
 
 

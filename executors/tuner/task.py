@@ -15,17 +15,20 @@ from executors.gang.meeting import Meeting, PeerFailedError, PeerLostError
 from executors.lora.faults import described
 from executors.node.checkpoints import StaleWriterError
 from executors.node.room import is_for_want_of_room
-from executors.tuner.background_opening import BackgroundOpening
 from executors.tuner.evaluating import Evaluations
-from executors.tuner.faults import JobError, UnfitMergeError, cannot_succeed_elsewhere
-from executors.tuner.gathering import HaltedError, come_together, why_peer_was_lost
+from executors.tuner.faults import (
+    HaltedError,
+    JobError,
+    UnfitMergeError,
+    cannot_succeed_elsewhere,
+    why_peer_was_lost,
+)
 from executors.tuner.keeper import TaskKeeper
 from executors.tuner.messages import Outcome, Over, Switched, TaskPart
-from executors.tuner.opening import TrainingJob
+from executors.tuner.opening import BackgroundOpening, TrainingJob
 from executors.tuner.rank_resources import RankResources
-from executors.tuner.reports import TaskReports
-from executors.tuner.saving import TaskSaves
-from executors.tuner.team import Team
+from executors.tuner.reports import TaskReports, TaskSaves
+from executors.tuner.team import Team, come_together
 from executors.tuner.training import TrainingStep
 from schemas.base import MAX_TEXT_LENGTH
 from schemas.merging.commands import JobOrder

@@ -1,11 +1,13 @@
-"""Protocol of the ranks of a task that train its jobs, for each division of the work."""
+"""Protocol of the ranks of a task that train its jobs, for each division of the work; their meeting."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
-from executors.gang.meeting import Meeting
+from executors.gang.folder import JobFolder
+from executors.gang.meeting import Assembly, Meeting
+from executors.gang.messages import Membership
 from executors.lora.task import AdapterState
-from executors.tuner.faults import FieldError, JobError
+from executors.tuner.faults import FieldError, HaltedError, JobError
 from executors.tuner.opening import TrainingJob
 from executors.tuner.training import TrainingStep
 from schemas.merging.reports import MeasuredStep
@@ -138,3 +140,28 @@ def agree_on_positions(
     for index, job in enumerate(jobs):
         job.iterations, job.drawn, is_over, job.merged_at = leaders[4 * index : 4 * index + 4]
         job.is_over = bool(is_over)
+
+
+def come_together(
+    folder: JobFolder, membership: Membership, host: str, timeout_s: float, is_halted: Callable[[], bool]
+) -> Meeting | None:
+    """Wait until all ranks of a task have joined; a single rank needs no meeting.
+
+    A lost rank 0 is restarted, and opens another meeting of the same generation.
+
+    Args:
+        folder: folder of the meeting.
+        host: address at which the others reach this rank.
+        is_halted: whether the part is to end. It still joins if all others have joined.
+
+    Raises:
+        HaltedError: the part is halted before.
+        PeerFailedError: another rank has written why it does not join, or not all have joined in time.
+    """
+    if membership.world == 1:
+        return None
+    assembly = Assembly(folder, host, reopens=True)
+    meeting = assembly.come_together(membership, timeout_s, is_wanted=lambda: not is_halted())
+    if meeting is None:
+        raise HaltedError
+    return meeting

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -19,15 +19,13 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from executors.gang.faults import DivergedError
 from executors.lora.adapted_pass import adapters_placed, loss_logits, precision
-from executors.lora.adapter import AdapterLayout
+from executors.lora.adapter import AdapterLayout, TrainedAdapter
 from executors.lora.base_model import SharedBase
 from executors.lora.batch import PackedBatch, TokenSequence, pack
-from executors.lora.fused_linear import SiteAdapter
-from executors.lora.heads import HeadUse
+from executors.lora.fused_layers import HeadUse, SiteAdapter
 from executors.lora.randomness import SequenceMasks, derive_seed
 from executors.lora.segment_products import Rows
 from executors.lora.task import AdapterState, LoraTask
-from executors.lora.trained_adapter import TrainedAdapter
 
 AddUp = Callable[[Tensor], None]
 """Adds a vector up over all ranks of a task, in place."""
@@ -134,7 +132,6 @@ class Trainer:
 
     @property
     def device(self) -> torch.device:
-        """Device of the adapter."""
         return self._device
 
     def step(
@@ -261,15 +258,9 @@ def new_adapter(
     """
     if device.type != "cuda":
         return TrainedAdapter(task, layout, state, device)
-    pinned = replace(
-        state,
-        parameters=state.parameters.pin_memory(),
-        first_moment=state.first_moment.pin_memory(),
-        second_moment=state.second_moment.pin_memory(),
-    )
     stream = torch.cuda.Stream(device)
     with torch.cuda.stream(stream):
-        adapter = TrainedAdapter(task, layout, pinned, device)
+        adapter = TrainedAdapter(task, layout, state.pinned(), device)
     stream.synchronize()
     for tensor in (*adapter.tensors, adapter.gradient):
         # Memory in use by the training's own stream may be given to another only after that use.

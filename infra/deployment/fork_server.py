@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 
 from executors.processes.fork_server import PRELOADED, Surroundings, attached
-from executors.processes.forked_service import serve_forked
+from executors.processes.forked_process import serve_forked
 from infra.deployment.service import STOP_TIMEOUT_S, Launch, Service, ServiceProcess, command
 from infra.errors import CommandError
 from schemas.interpreters import python_command

@@ -7,15 +7,14 @@ import pytest
 from pydantic import ValidationError
 
 from executors.devices import gpus_of, use_device
-from executors.elastic.settings import ElasticSettings
 from executors.lora.slots.settings import LoraSettings
 from executors.moe.settings import MoeSettings
 from executors.node.runner import GROUP
-from executors.settings import RunnerSettings
+from executors.settings import JobSettings, RunnerSettings
 from executors.tuner.settings import TunerSettings
 
 RUNNERS: dict[str, type[RunnerSettings]] = {
-    "elastic": ElasticSettings,
+    "elastic": JobSettings,
     "lora": LoraSettings,
     "moe": MoeSettings,
     "tuner": TunerSettings,

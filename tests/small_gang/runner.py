@@ -3,10 +3,9 @@
 from typing import ClassVar
 
 from executors.gang.local_gang import GangTraits
-from executors.gang.membership import Members
-from executors.gang.messages import RankOrder
+from executors.gang.messages import Members, RankOrder
 from executors.gang.runner import GangRunner, GangRunnerKind
-from executors.gang.settings import JobSettings
+from executors.settings import JobSettings
 from tests.small_gang.kind import LineAssigned, LineReleased, LineWorkload
 
 LineOrder = RankOrder[LineWorkload]

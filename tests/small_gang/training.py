@@ -9,11 +9,11 @@ from multiprocessing.connection import Connection
 import torch
 from torch import Tensor
 
+from executors.gang.batches import share
 from executors.gang.checkpoints import MODEL_TENSORS, JobResult, Position, State
 from executors.gang.group import ProcessGroup
 from executors.gang.rank import live
 from executors.gang.replicated import ReplicatedTraining
-from executors.gang.shares import share
 from tests.small_gang.runner import LineOrder
 
 BATCH_SIZE = 8

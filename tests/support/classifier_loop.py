@@ -67,7 +67,7 @@ class ClassifierLoop:
         self.optimizer.step()
 
     def train(self, job: JobOrder, iterations: int) -> None:
-        loader = self._worker.loaders.take(job.workload)
+        loader = self._worker.loaders.open(job.workload)
         size = job.workload.hyperparameters.batch_size
         for number in range(iterations):
             records = loader.stream.take(number * size, size)

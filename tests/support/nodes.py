@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from executors.gang.settings import GangSettings
 from executors.node.process import SystemClock
 from executors.node.room import DiskSpace
 from executors.node.runner import Runner, RunnerContext
 from executors.node.settings import ExecutorSettings
+from executors.settings import GangSettings
 from schemas.commands import Command
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport
 from schemas.merging.reports import ProfileReported

@@ -16,7 +16,7 @@ from bench.network import Rank
 from executors.gang.group import DisagreementError
 from executors.moe.parallel.exchange import agreed_budget, agreed_plan, agreed_times, exchange_experts
 from executors.moe.parallel.gradients import GradientAverage
-from executors.moe.parallel.lanes import Lanes
+from executors.moe.parallel.groups import Lanes
 from executors.moe.parallel.packing import MicroOpTimes, Packing
 from executors.moe.parallel.planning import PlannedOrder, StepPlan, measured_step, plan_step
 from executors.moe.parallel.scheduler import failures_named

@@ -54,7 +54,7 @@ class RunningRanks:
             [
                 "torch.distributed",
                 "peft",
-                "executors.tuner.pipeline.switch",
+                "executors.tuner.pipeline.succession",
                 "tests.support.pipeline_scenarios",
             ]
         )

@@ -4,38 +4,58 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch.distributed import PrefixStore
+from torch.distributed import PrefixStore, Store
 
+from executors.gang.network import use_interface
+from executors.lora.base_model import load_unproven
 from executors.lora.checkpoint import decode_state, encode_state
 from executors.lora.dataset import DatasetRoot
+from executors.lora.model_kind import read_config
+from executors.lora.resident import new_state
 from executors.lora.task import LoraTask, TaskState
 from executors.tuner.data import TokenizedFile
-from executors.tuner.pipeline.group import StageLostError
-from executors.tuner.pipeline.pool import PipelineRank, join_pipeline
-from executors.tuner.pipeline.preparation import (
-    PipelinePlan,
-    PreparedTask,
-    prepare_from_leader,
-    prepare_task,
-)
-from executors.tuner.pipeline.switch import switch
+from executors.tuner.pipeline.group import StageGroup, StageLostError
+from executors.tuner.pipeline.pipeline_rank import PipelineRank
+from executors.tuner.pipeline.preparation import PipelinePlan, PreparedTask, prepare_task
+from executors.tuner.pipeline.structure import partition_by_parameters, structure_of
+from executors.tuner.pipeline.succession import StoredTask, switch
 from executors.tuner.pipeline.task import PipelineTask, StepResult, load_task
-from executors.tuner.pipeline.trace import Kind, Trace
 from tests.support.pipeline_ranks import Rank
+from tests.support.pipeline_spans import recorded
 
 
-def join(rank: Rank, **options: Any) -> PipelineRank:
-    options = {"join_timeout_s": 20.0, "peer_timeout_s": 20.0} | options
-    if options.get("device") == "cuda":
+@contextmanager
+def join(
+    rank: Rank,
+    *,
+    device: str = "cpu",
+    stages: int | None = None,
+    join_timeout_s: float = 20.0,
+    peer_timeout_s: float = 20.0,
+    store: Store | None = None,
+    world: int | None = None,
+) -> Iterator[PipelineRank]:
+    """Load the base model and connect, within the block, with as many stages as ranks by default."""
+    if device == "cuda":
         os.environ["CUDA_VISIBLE_DEVICES"] = str(rank.rank)
-    return join_pipeline(rank.store(), rank.rank, rank.world, rank.directory, **options)
+    world = world or rank.world
+    stages = stages or world
+    base = load_unproven(rank.directory, read_config(rank.directory), torch.device(device))
+    structure = structure_of(base)
+    partition = partition_by_parameters(structure, stages)
+    use_interface("127.0.0.1")
+    group = StageGroup(
+        store or rank.store(), rank.rank, world, stages, base.model.device, join_timeout_s, peer_timeout_s
+    )
+    with closing(PipelineRank(structure, partition, group, base.model.device)) as pipeline:
+        yield pipeline
 
 
 def plan_of(fields: dict[str, Any]) -> PipelinePlan:
@@ -50,15 +70,13 @@ def plan_of(fields: dict[str, Any]) -> PipelinePlan:
 def prepared(rank: Rank, pipeline: PipelineRank, fields: dict[str, Any]) -> PreparedTask:
     plan = plan_of(fields)
     data = opened(rank, pipeline, plan.task.dataset, plan.task.sequence_length)
-    state = None
-    if "checkpoint" in fields:
+    base, state = pipeline.structure.base, None
+    if rank.rank == 0 and "checkpoint" in fields:
         folder = rank.scratch / fields["checkpoint"]
-        files = {path.name: path.read_bytes() for path in folder.iterdir()}
-        state = decode_state(files, pipeline.structure.base)
-        if fields.get("leader_only"):
-            state = state if rank.rank == 0 else None
-            return prepare_from_leader(pipeline, plan, data, state, pipeline.group.control)
-    return prepare_task(pipeline, plan, data, state)
+        state = decode_state({path.name: path.read_bytes() for path in folder.iterdir()}, base)
+    elif rank.rank == 0:
+        state = new_state(plan.task, base.layout(plan.task), data.dataset.digest)
+    return prepare_task(pipeline, plan, data, state, pipeline.group.control)
 
 
 def opened(rank: Rank, pipeline: PipelineRank, name: str, sequence_length: int) -> TokenizedFile:
@@ -86,34 +104,28 @@ def train(rank: Rank) -> dict[str, Any]:
     arguments = rank.arguments
     with join(rank, **arguments.get("options", {})) as pipeline:
         task = load_task(pipeline, prepared(rank, pipeline, arguments))
-        results, next_is_last = [], []
-        for _ in range(arguments["steps"]):
-            next_is_last.append(task.next_is_last)
-            results.append(task.step())
-        next_is_last.append(task.next_is_last)
+        results = [task.step() for _ in range(arguments["steps"])]
         keep(rank, pipeline, arguments["name"], task.state())
         held_back = opened(rank, pipeline, "ragged.jsonl", task.plan.task.sequence_length)
         sequences = [held_back[index] for index in range(5)]
         evaluations = [task.evaluate(sequences), task.evaluate(sequences)]
         keep(rank, pipeline, f"{arguments['name']}-after", task.state())
         save_file({"gradient": task.part.adapter.gradient}, rank.scratch / f"{arguments['name']}-{rank.rank}")
-        parameters = pipeline.structure.base.model.parameters()
-        here = {p.data_ptr(): p.numel() for p in parameters if p.device.type != "meta"}
         return told(results) | {
             "evaluated": [each.loss for each in evaluations],
             "right": [each.right for each in evaluations],
-            "samples_done": task.samples_done,
             "finished": task.finished,
-            "next_is_last": next_is_last,
-            "held": sum(here.values()),
             "partition": [[layers.start, layers.stop] for layers in pipeline.partition],
         }
 
 
 def train_and_switch(rank: Rank) -> dict[str, Any]:
-    """Some steps of the first of several jobs, then a switch to the next, and so on; all states are kept."""
+    """Some steps of the first of several jobs, then a switch to the next, and so on; all states are kept.
+
+    Without overlap, the last step is taken and the state is gathered before the next job is loaded.
+    """
     arguments = rank.arguments
-    with join(rank, **arguments.get("options", {})) as pipeline:
+    with join(rank, **arguments.get("options", {})) as pipeline, recorded(rank.rank) as spans:
         jobs = arguments["jobs"]
         task = load_task(pipeline, prepared(rank, pipeline, jobs[0]))
         steps: list[list[StepResult]] = []
@@ -121,9 +133,14 @@ def train_and_switch(rank: Rank) -> dict[str, Any]:
             results = [task.step() for _ in range(arguments["steps"] - 1)]
             ahead = prepared(rank, pipeline, following)
             old = task
-            task, stored = switch(old, ahead, overlap=arguments["overlap"])
-            first = task.step()
-            end = stored.result(30.0)
+            if arguments["overlap"]:
+                task, stored = switch(old, ahead)
+                first = task.step()
+                end = stored.result(30.0)
+            else:
+                end = StoredTask(old.step(), old.state())
+                task = load_task(pipeline, ahead)
+                first = task.step()
             keep(rank, pipeline, f"{arguments['name']}-{old.job_id}", end.state)
             steps.append([*results, end.step])
             steps.append([first])
@@ -131,40 +148,29 @@ def train_and_switch(rank: Rank) -> dict[str, Any]:
         keep(rank, pipeline, f"{arguments['name']}-{task.job_id}", task.state())
         return {
             "steps": [told(results) for results in steps],
-            "spans": [asdict(span) for span in pipeline.trace.spans],
-            "held": sorted(s for s in range(rank.world) if pipeline.weights.holds(s)),
+            "spans": [asdict(span) for span in spans],
         }
-
-
-class HeldBack(Trace):
-    """On rank 0, the last backward of job a begins when the first forward of job b has ended elsewhere."""
-
-    def __init__(self, rank: Rank, last_step: int) -> None:
-        super().__init__(rank.rank, torch.device("cpu"))
-        self._rank = rank.rank
-        self._store = rank.store()
-        self._last_step = last_step
-
-    @contextmanager
-    def span(self, kind: Kind, job_id: str, step: int) -> Iterator[None]:
-        if self._rank == 0 and (kind, job_id, step) == ("backward", "a", self._last_step):
-            self._store.wait(["b has begun"], timedelta(seconds=10))
-        with super().span(kind, job_id, step):
-            yield
-        if (kind, job_id) == ("forward", "b"):
-            self._store.set("b has begun", "")
 
 
 def hold_back_the_first_rank(rank: Rank) -> dict[str, Any]:
     """A switch that can only end if the next job does not wait for the last backward of the old one."""
-    with join(rank) as pipeline:
-        pipeline.trace = HeldBack(rank, last_step=1)
+    store = rank.store()
+    begun: list[str] = []
+
+    def before(kind: str, job_id: str) -> None:
+        begun.append(f"{kind} {job_id}")
+        if rank.rank == 0 and kind == "backward" and begun.count("backward a") == 2:
+            store.wait(["b has begun"], timedelta(seconds=10))
+        if kind == "forward" and job_id == "b" and rank.rank > 0:
+            store.set("b has begun", "")
+
+    with join(rank) as pipeline, recorded(rank.rank, before) as spans:
         task = load_task(pipeline, prepared(rank, pipeline, rank.arguments["jobs"][0]))
         task.step()
         task, stored = switch(task, prepared(rank, pipeline, rank.arguments["jobs"][1]))
         task.step()
         stored.result(20.0)
-        return {"spans": [asdict(span) for span in pipeline.trace.spans]}
+        return {"spans": [asdict(span) for span in spans]}
 
 
 def lose_a_rank(rank: Rank) -> dict[str, Any]:
@@ -195,7 +201,7 @@ def go_on_with_fewer(rank: Rank) -> dict[str, Any]:
         while True:
             task.step()
     store = PrefixStore("again", rank.store())
-    with join_pipeline(store, rank.rank, rank.world - 1, rank.directory, peer_timeout_s=20.0) as pipeline:
+    with join(rank, store=store, world=rank.world - 1) as pipeline:
         task = load_task(pipeline, prepared(rank, pipeline, rank.arguments))
         return told([task.step() for _ in range(2)])
 
@@ -239,8 +245,8 @@ def spoil(rank: Rank) -> dict[str, Any]:
         task.step()
         before = [tensor.clone() for tensor in task.part.adapter.tensors[:3]]
         if rank.rank == 1:
-            weights = next(iter(pipeline.weights.tensors(pipeline.stage("forward"))))
-            weights.fill_(float("nan"))
+            layer = pipeline.structure.layers[pipeline.partition[1].start]
+            next(layer.parameters()).data.fill_(float("nan"))
         result = task.step()
         same = all(torch.equal(x, y) for x, y in zip(before, task.part.adapter.tensors[:3], strict=True))
         state = task.state()

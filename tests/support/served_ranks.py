@@ -10,8 +10,9 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from bench.network import Rank
+from bench.network.ranks import Rank
+from executors.gang.batches import share
 from executors.gang.group import ProcessGroup
-from executors.gang.shares import share
 from executors.moe.conversion.convert import LayerConversion, convert
 from executors.moe.gating import Gating
 from executors.moe.serving.exchange import RankExchange

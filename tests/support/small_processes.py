@@ -6,8 +6,7 @@ import time
 from multiprocessing.connection import Connection
 
 from executors.gang.inbox import Inbox
-from executors.gang.membership import Membership
-from executors.gang.messages import Ended, Failed, Joined
+from executors.gang.messages import Ended, Failed, Joined, Membership
 
 STATUS = 3
 

@@ -33,13 +33,11 @@ from executors.moe.conversion.convert import LayerConversion, convert
 from executors.moe.conversion.drop_in import adopt
 from executors.moe.conversion.storage import MoeDescription
 from executors.moe.gating import Gating
-from executors.moe.parallel.micro_ops import CollectiveKind
+from executors.moe.parallel.micro_ops import CollectiveKind, MicroOpRecord
 from executors.moe.parallel.offloading import OffloadedExperts
-from executors.moe.parallel.packing import Packing
-from executors.moe.parallel.trace import MicroOpRecord
+from executors.moe.parallel.packing import Packing, PackingController, begin_packing
 from executors.moe.training.model import MoeModel, adapt, objective_of
 from executors.moe.training.ordering import PlannedSteps
-from executors.moe.training.packing import PackingController, begin_packing
 from executors.moe.training.samples import order_of
 from executors.moe.training.spread import Connections, SpreadModel
 from executors.moe.training.trainer import ExpertTrainer

@@ -10,23 +10,22 @@ from pathlib import Path
 import torch
 
 from executors.gang.folder import JobFolder
-from executors.gang.membership import Membership
+from executors.gang.messages import Membership
 from executors.lora.base_model import SharedBase
 from executors.lora.dataset import DatasetRoot
 from executors.lora.resident import new_state
-from executors.tuner.background_opening import BackgroundOpening
 from executors.tuner.checkpoints import TuningCheckpoints, lora_task
-from executors.tuner.data import Loader, PreparedLoaders, SharedTokenizer
+from executors.tuner.data import Loader, Loaders, SharedTokenizer
 from executors.tuner.files import JobFiles
 from executors.tuner.keeper import Keeper
 from executors.tuner.messages import MESSAGES, ProfilePart, TaskPart, TaskReport
-from executors.tuner.part_queue import PartQueue
+from executors.tuner.opening import BackgroundOpening
 from executors.tuner.profiling import Profile, profile
-from executors.tuner.rank_resources import RankResources
+from executors.tuner.rank import TaskOpener
+from executors.tuner.rank_resources import PartQueue, RankResources
 from executors.tuner.runner import _REPORTS
 from executors.tuner.settings import TunerSettings
 from executors.tuner.task import TaskRun
-from executors.tuner.task_opener import TaskOpener
 from executors.tuner.training import Trainer, new_adapter
 from schemas.fleet import RunReport
 from schemas.merging.commands import ProfileOrdered, TaskAssigned
@@ -59,7 +58,7 @@ class LoneWorker:
     def __post_init__(self) -> None:
         self.files = JobFiles(self.root / "state", CELL)
         self.checkpoints = TuningCheckpoints(self.files, self.base, CELL, self.root / "output")
-        self.loaders = PreparedLoaders(
+        self.loaders = Loaders(
             DatasetRoot(self.settings.dataset_root),
             SharedTokenizer(self.base.tokenizer),
             self.settings,

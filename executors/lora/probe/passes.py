@@ -12,10 +12,8 @@ from torch.nn.functional import cross_entropy
 from executors.lora.adapted_pass import adapters_placed, loss_logits, precision
 from executors.lora.adapter import Adapter, AdapterLayout
 from executors.lora.batch import LabelledSequence, TextSequence, TokenSequence, pack
-from executors.lora.fused_linear import FusedLinear, SiteAdapter
-from executors.lora.heads import HeadUse
+from executors.lora.fused_layers import FusedLinear, HeadUse, SiteAdapter
 from executors.lora.packed_attention import PACKED_ATTENTION
-from executors.lora.probe.reduced import in_float32
 from executors.lora.randomness import StreamedMasks, derive_seed
 from executors.lora.records import LabelledRecords
 from executors.lora.segment_products import Rows
@@ -24,13 +22,52 @@ from executors.lora.task import LoraTask
 if TYPE_CHECKING:
     from executors.lora.base_model import SharedBase
 
+
+REDUCED = (torch.bfloat16, torch.float16)
+
+_ROOM_BYTES = 1 << 30
+"""Room for the probe's passes, with a margin."""
+
 TASKS = 2
+
 LENGTHS = ((5, 11), (11, 3))
 """Tokens of each task's sequences. Neighbours of two tasks are equally long, so one call of the attention has
 both."""
+
 RANK = 2
+
 SCALING = 2.0
+
 _SEED = 11
+
+
+def is_reduced(model: nn.Module) -> bool:
+    """Return whether the model computes in less than float32."""
+    return any(tensor.dtype in REDUCED for tensor in model.parameters())
+
+
+def has_room_for_float32(model: nn.Module, device: torch.device) -> bool:
+    """Return whether a model's float32 form fits on its device; host memory is assumed to be enough."""
+    if device.type != "cuda":
+        return True
+    more_bytes = sum(4 * tensor.numel() - tensor.nbytes for tensor in model.parameters())
+    free_bytes, _ = torch.cuda.mem_get_info(device)
+    return free_bytes > more_bytes + _ROOM_BYTES
+
+
+@contextmanager
+def in_float32(model: nn.Module) -> Iterator[None]:
+    """Hold a model's tensors in float32 within the block. The way back restores every bit."""
+    dtypes: list[tuple[Tensor, torch.dtype]] = []
+    try:
+        for tensor in [*model.parameters(), *model.buffers()]:
+            if tensor.dtype in REDUCED:
+                dtypes.append((tensor, tensor.dtype))
+                tensor.data = tensor.data.float()
+        yield
+    finally:
+        for tensor, dtype in dtypes:
+            tensor.data = tensor.data.to(dtype)
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,17 @@ from executors.lora.probe.deviation import (
     FLOAT32,
     REDUCED,
     REDUCED_ALONE,
+    Deviation,
+    ProbeRefusal,
+    Proof,
+    Reason,
+    UnprovenBaseError,
     Yardstick,
     are_same_bits,
     is_finite,
     task_of,
 )
-from executors.lora.probe.passes import TASKS, PassOutcome, Probe
-from executors.lora.probe.reduced import has_room_for_float32, is_reduced
-from executors.lora.probe.verdict import Deviation, ProbeRefusal, Proof, Reason, UnprovenBaseError
+from executors.lora.probe.passes import TASKS, PassOutcome, Probe, has_room_for_float32, is_reduced
 
 if TYPE_CHECKING:
     from executors.lora.base_model import SharedBase

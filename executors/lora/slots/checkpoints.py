@@ -1,31 +1,83 @@
-"""States of jobs between their runs: on the shared store, and in memory until another node continues."""
+"""Finished adapters, and the states of jobs between their runs: on the shared store, and in memory."""
 
+import shutil
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from executors.lora.base_model import SharedBase
-from executors.lora.checkpoint import decode_state, encode_state
-from executors.lora.slots.adapters import PublishedAdapter
+from executors.lora.checkpoint import ADAPTER_CONFIG, ADAPTER_TENSORS, decode_state, encode_state
 from executors.lora.task import LoraTask, TaskState
 from executors.node.checkpoints import Checkpoint, CheckpointStore
-from schemas.base import Slot
+from executors.node.files import digest_of, write_folder
+from schemas.base import Record, Slot
 from schemas.fleet import Loss
 
 RUN_PROGRESS = "run.json"
+
 FINISHED_RUN = "finished.json"
 
 _BYTES_PER_PARAMETER = 12
 """A parameter and AdamW's two moments, in float32."""
+
 _BYTES_BESIDE_TENSORS = 16 * 1024
 
 
-class RunProgress(BaseModel):
-    """A checkpoint's data besides the task's state, needed to resume the run and report it."""
+@dataclass(frozen=True)
+class PublishedAdapter:
+    """An adapter below the output root."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    path: str
+    """Path relative to the output root."""
+    digest: str
+    """BLAKE2b-256 of its tensors' file, in hexadecimal."""
+
+
+class AdapterOutput:
+    """Writes a cell's adapters of one base model below one folder."""
+
+    def __init__(self, root: Path, cell: str, base: SharedBase) -> None:
+        """Write to `<root>/<cell>/<user>/<job_id>/`: cells may have jobs of the same id, and users may reuse
+        ids over the years.
+        """
+        self._root = root
+        self._cell = cell
+        self._base = base
+
+    def path_of(self, user: str, job_id: str) -> str:
+        """Return the path of the adapter of a user's job, relative to the output root."""
+        return f"{self._cell}/{user}/{job_id}"
+
+    def publish(self, state: TaskState, user: str) -> PublishedAdapter:
+        """Write the adapter of a user's finished task; a repeated call has no effect.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        encoded = encode_state(state, self._base)
+        files = {name: encoded[name] for name in (ADAPTER_CONFIG, ADAPTER_TENSORS)}
+        path = self.path_of(user, state.task.job_id)
+        folder = self._root / path
+        if any(_content(folder / name) != content for name, content in files.items()):
+            write_folder(folder, files)
+        return PublishedAdapter(path, digest_of(files[ADAPTER_TENSORS]))
+
+    def withdraw(self, adapter: PublishedAdapter) -> None:
+        """Delete an adapter that was published after its job was over for its user."""
+        shutil.rmtree(self._root / adapter.path, ignore_errors=True)
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+class RunProgress(Record):
+    """A checkpoint's data besides the task's state, needed to resume the run and report it."""
 
     base_samples: NonNegativeInt
     """Samples done at the start of the checkpoint's slot."""
@@ -42,10 +94,8 @@ class SavedRun:
     progress: RunProgress
 
 
-class FinishedRun(BaseModel):
+class FinishedRun(Record):
     """Record of a job whose adapter is written: enough to report it again."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     task: LoraTask
     slot: Slot

@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import JsonValue
 from transformers.utils.logging import disable_progress_bar
 
 from executors.lora.base_model import load_base
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import FusedEngine, keep_freed_memory
-from executors.lora.slots.adapters import AdapterOutput
 from executors.lora.slots.calendar import SlotCalendar
-from executors.lora.slots.checkpoints import RunCheckpoints
+from executors.lora.slots.checkpoints import AdapterOutput, RunCheckpoints
 from executors.lora.slots.settings import LoraSettings
 from executors.lora.slots.slot import SlotRuns
-from executors.lora.slots.workshop import Cadence, Workshop
+from executors.lora.slots.workshop import Workshop
 from executors.node.runner import Activity, CloseReason, DeviceLostError, Objection, RunnerContext
+from schemas.base import Record
 from schemas.commands import Command
 from schemas.fleet import FleetEvent
 from schemas.lora_commands import RunCancelled, SlotAssigned
@@ -26,10 +26,8 @@ from schemas.lora_commands import RunCancelled, SlotAssigned
 _log = logging.getLogger(__name__)
 
 
-class _State(BaseModel):
+class _State(Record):
     """The runner's part of the journal."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     assignment: SlotAssigned
     """Last slot that began."""
@@ -58,12 +56,7 @@ def load_workshop(context: RunnerContext, settings: LoraSettings) -> Workshop:
         engine=FusedEngine(base, DatasetRoot(settings.dataset_root)),
         checkpoints=RunCheckpoints(node.state_root / node.cell / "checkpoints", base, settings.parked_runs),
         adapters=AdapterOutput(node.output_root, node.cell, base),
-        cadence=Cadence(
-            checkpoint_steps=settings.checkpoint_steps,
-            checkpoint_s=settings.checkpoint_s,
-            checkpoint_wait_s=settings.checkpoint_wait_s,
-            progress_s=settings.progress_s,
-        ),
+        settings=settings,
         room=context.room,
         clock=context.clock,
     )

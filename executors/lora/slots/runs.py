@@ -5,14 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from executors.gang.reports import reportable
 from executors.lora.faults import described, is_permanent
 from executors.lora.slots.checkpoints import FinishedRun
 from executors.lora.task import LoraTask
 from schemas.fleet import FleetEvent, RunFailed, RunFinished, RunProgressed, RunStarted
 from schemas.lora_commands import RunOrder, SlotAssigned
-
-MAX_LOSS = 1e9
-"""Highest loss in a report."""
 
 _log = logging.getLogger(__name__)
 
@@ -40,13 +38,11 @@ class SlotRun:
 
     @property
     def job_id(self) -> str:
-        """Id of the job."""
         return self.order.job_id
 
     def advance(self, samples_done: int, loss: float) -> None:
-        """Count a step."""
         self.samples_done = samples_done
-        self.loss = min(loss, MAX_LOSS)
+        self.loss = reportable(loss)
         self.unsaved_steps += 1
 
     def mark_saved(self, now_s: float) -> None:
@@ -132,7 +128,6 @@ class SlotRunReports:
         self.log("run failed", job_id, permanent=permanent, error=repr(text))
 
     def log(self, what: str, job_id: str, *, warning: bool = False, **fields: object) -> None:
-        """Log a line for the operator."""
         rest = "".join(f" {name}={value}" for name, value in fields.items())
         level = logging.WARNING if warning else logging.INFO
         _log.log(level, "%s job=%s slot=%d%s", what, job_id, self._slot, rest)

@@ -60,9 +60,9 @@ class SlotRuns:
         self._has_room = False
         now_s = self._clock.time_s()
         slot_s = assignment.slot_end_s - assignment.slot_start_s
-        self._wait_until_s = now_s + min(workshop.cadence.checkpoint_wait_s, _MOST_WAITED * slot_s)
+        self._wait_until_s = now_s + min(workshop.settings.checkpoint_wait_s, _MOST_WAITED * slot_s)
         self._next_look_s = now_s
-        self._next_progress_s = now_s + workshop.cadence.progress_s
+        self._next_progress_s = now_s + workshop.settings.progress_s
 
     def advance(self) -> Activity:
         """Begin the runs that can begin, run one step of all that train, and save checkpoints that are due.
@@ -267,14 +267,14 @@ class SlotRuns:
 
     def _save_and_report(self) -> None:
         now_s = self._clock.time_s()
-        cadence = self._workshop.cadence
+        settings = self._workshop.settings
         for run in list(self._training.values()):
             if run.unsaved_steps and (
-                run.unsaved_steps >= cadence.checkpoint_steps or now_s >= run.saved_s + cadence.checkpoint_s
+                run.unsaved_steps >= settings.checkpoint_steps or now_s >= run.saved_s + settings.checkpoint_s
             ):
                 self._save(run)
         if now_s >= self._next_progress_s:
-            self._next_progress_s = now_s + cadence.progress_s
+            self._next_progress_s = now_s + settings.progress_s
             for run in self._training.values():
                 self._report_progress(run, complete=False)
 

@@ -3,20 +3,10 @@
 from dataclasses import dataclass
 
 from executors.lora.engine import FusedEngine
-from executors.lora.slots.adapters import AdapterOutput
-from executors.lora.slots.checkpoints import RunCheckpoints
+from executors.lora.slots.checkpoints import AdapterOutput, RunCheckpoints
+from executors.lora.slots.settings import LoraSettings
 from executors.node.room import DiskSpace
 from executors.node.runner import Clock
-
-
-@dataclass(frozen=True)
-class Cadence:
-    """Intervals of the periodic work in a slot."""
-
-    checkpoint_steps: int
-    checkpoint_s: float
-    checkpoint_wait_s: float
-    progress_s: float
 
 
 @dataclass(frozen=True)
@@ -28,6 +18,6 @@ class Workshop:
     engine: FusedEngine
     checkpoints: RunCheckpoints
     adapters: AdapterOutput
-    cadence: Cadence
+    settings: LoraSettings
     room: DiskSpace
     clock: Clock

@@ -13,8 +13,7 @@ from transformers.models.switch_transformers.modeling_switch_transformers import
     SwitchTransformersStack,
 )
 
-from executors.moe.block import MoeBlock, Router
-from executors.moe.conversion.padding import watch_padding
+from executors.moe.block import MoeBlock, Router, watch_padding
 from executors.moe.experts import Experts
 from executors.moe.gating import ExpertWeights, Gating
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 from safetensors.torch import save_model
 from transformers import (
     AutoModelForCausalLM,
@@ -23,20 +23,19 @@ from executors.lora.pretrained import load_pretrained, load_weights, refuse_miss
 from executors.moe.conversion.convert import LayerConversion, convert_structure
 from executors.moe.conversion.drop_in import adopt, family_of, published_state
 from executors.moe.gating import Gating
+from schemas.base import Record
 
 DESCRIPTION = "moe.json"
 _AS_LEFT = "use the directory as a job of kind moe-train left it"
 
 
-class MoeDescription(BaseModel):
+class MoeDescription(Record):
     """The gating and conversion of a model, which its configuration does not state.
 
     Attributes:
         gating: gating of all layers.
         conversion: conversion of the dense model; None for a kind of model with its own experts.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     gating: Gating
     conversion: LayerConversion | None = None

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from multiprocessing.connection import wait
@@ -20,20 +20,71 @@ from executors.gang.group import DisagreementError
 from executors.gang.meeting import CollectiveLostError
 from executors.moe.parallel.agreement import Agreement
 from executors.moe.parallel.micro_ops import CollectiveKind
-from executors.moe.parallel.wire import Wire
+from executors.moe.parallel.scheduler import Order
 
+_LONGEST_MESSAGE_BYTES = 16 * 1024 * 1024
 _KEY = "collectives"
 _POLL_S = 0.1
 _MOST_STRANGERS = 64
 """Most connections that have sent nothing yet, besides one for each rank; beyond that, the oldest is
 closed."""
+
 _GRACE_S = 0.5
 """Extra time for rank 0 to report missing ranks (s)."""
 
 _log = logging.getLogger(__name__)
 
 
-class AgreedOrder:
+class Wire:
+    """One end of a connection. Any thread may send; one receives."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        # Otherwise a message waits for the acknowledgement of the one before, which the other end delays.
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.settimeout(None)
+        self._socket = connection
+        self._received = bytearray()
+        self._lock = threading.Lock()
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, *message: object) -> None:
+        """Send a message: a word and its values.
+
+        Raises:
+            OSError: the connection is broken.
+        """
+        line = json.dumps(message).encode() + b"\n"
+        with self._lock:
+            self._socket.sendall(line)
+
+    def receive(self, wait_s: float) -> list[Sequence[Any]]:
+        """Return the messages that have arrived; wait for the first one until the timeout.
+
+        Raises:
+            OSError: the other end has closed the connection, or it is broken.
+        """
+        if not wait([self._socket], wait_s):
+            return []
+        got = self._socket.recv(65536)
+        if not got:
+            raise ConnectionResetError("the other end has closed the connection")
+        self._received += got
+        if len(self._received) > _LONGEST_MESSAGE_BYTES:
+            raise ConnectionError(f"a message is longer than {_LONGEST_MESSAGE_BYTES} bytes")
+        *lines, rest = self._received.split(b"\n")
+        self._received = bytearray(rest)
+        return [json.loads(line) for line in lines]
+
+    def close(self) -> None:
+        """Close the connection, also during a receive in another thread."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+class AgreedOrder(Order):
     """The order of collectives, agreed on by all ranks during the run; on each rank.
 
     See `Agreement` for its guarantees. A micro-op costs a message to rank 0 and one back.

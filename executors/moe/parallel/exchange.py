@@ -21,11 +21,7 @@ _DIGITS = 15
 
 
 def agreed_times(times: MicroOpTimes) -> MicroOpTimes:
-    """Return the mean of all ranks' times, the same on each, so that all decide the same packing.
-
-    Raises:
-        PeerLostError: a rank does not answer.
-    """
+    """Return the mean of all ranks' times, the same on each, so that all decide the same packing."""
     sums = torch.tensor([times.all_to_all_s, times.feed_forward_s], dtype=torch.float64)
     with detecting_loss():
         dist.all_reduce(sums)
@@ -42,7 +38,6 @@ def agreed_plan(plan: StepPlan, all_to_alls: int) -> StepPlan:
     Raises:
         DisagreementError: a rank's plan has another number of micro-ops, so its step differs; or it has not
             received rank 0's plan.
-        PeerLostError: a rank does not answer.
     """
     everyones = _gathered([len(plan.after), all_to_alls])
     for rank, counts in enumerate(everyones):
@@ -75,9 +70,6 @@ def _gathered(numbers: Sequence[int]) -> list[list[int]]:
 def agreed_budget(budget_bytes: int | None) -> int | None:
     """Return the least of all ranks' budgets, the same on each, so that all keep the same number of experts
     on a device: their collectives depend on it. None if no rank has one.
-
-    Raises:
-        PeerLostError: a rank does not answer.
     """
     unlimited = torch.iinfo(torch.int64).max
     least = min(budget for (budget,) in _gathered([unlimited if budget_bytes is None else budget_bytes]))
@@ -95,9 +87,6 @@ def exchange_experts(tensors: Sequence[Tensor], old: Packing, new: Packing, rank
 
     Returns:
         each `(hosted from now on, ...)`; experts come from a rank of the same group.
-
-    Raises:
-        PeerLostError: a rank does not answer.
     """
     sent = [_given(old, new, rank, to) for to in range(new.world)]
     received = [len(_given(old, new, of, rank)) for of in range(new.world)]

@@ -11,7 +11,7 @@ from torch.distributed import GradBucket, ProcessGroup  # type: ignore[attr-defi
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from executors.gang.shares import share
+from executors.gang.batches import share
 from executors.moe.parallel.micro_ops import part_bytes
 from executors.moe.parallel.scheduler import Communication
 

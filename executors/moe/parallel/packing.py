@@ -1,7 +1,13 @@
-"""Number of experts per device, and the groups of ranks that exchange tokens."""
+"""Number of experts per device, the groups of ranks that exchange tokens, and when experts are repacked."""
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
+
+FIRST_MEASUREMENT = 10
+"""Step after which the first measurement begins."""
+
+STEPS_BETWEEN = 4
+"""Steps per measurement."""
 
 
 @dataclass(frozen=True)
@@ -66,15 +72,6 @@ class Packing:
         return Packing(self.world, self.experts, 2 * self.per_device)
 
 
-def first_packing(world: int, experts: int) -> Packing:
-    """Return the packing with the fewest experts on each device, one if there are as many ranks.
-
-    Raises:
-        ValueError: neither number is a multiple of the other.
-    """
-    return Packing(world, experts, max(1, experts // world))
-
-
 @dataclass(frozen=True)
 class MicroOpTimes:
     """Durations of a layer's micro-ops, averaged over ranks, so that all decide the same."""
@@ -91,15 +88,6 @@ def next_packing(packing: Packing, times: MicroOpTimes) -> Packing:
     if times.feed_forward_s >= times.all_to_all_s:
         return packing
     return packing.doubled() or packing
-
-
-def settled_packing(first: Packing, measure: Callable[[Packing], MicroOpTimes]) -> Packing:
-    """Return the packing at which doubling ends: the least whose feed-forward micro-op takes longer than its
-    all-to-all's, or the largest possible one."""
-    packing = first
-    while (following := next_packing(packing, measure(packing))) != packing:
-        packing = following
-    return packing
 
 
 @dataclass(frozen=True)
@@ -144,3 +132,43 @@ def resident_experts(per_device: int, layers: int, expert: ExpertBytes, budget_b
 
 def _gib(size_bytes: int) -> str:
     return f"{size_bytes / 2**30:.3g} GiB"
+
+
+def begin_packing(world: int, experts: int, per_device: int | None) -> Packing:
+    """Return the first packing: with the fewest experts on each device, or with the job's own number.
+
+    Raises:
+        ValueError: experts cannot be distributed by the job's number.
+    """
+    return Packing(world, experts, per_device or experts // math.gcd(world, experts))
+
+
+class PackingController:
+    """Doubles the experts on each device until their micro-op takes longer than that of the all-to-all. Pure:
+    it gets measurements, and decides the same on all ranks for the same times.
+
+    Attributes:
+        is_settled: whether the packing is final.
+    """
+
+    def __init__(self, packing: Packing, *, is_fixed: bool) -> None:
+        """
+        Args:
+            is_fixed: whether the job gives the number of experts on a device.
+        """
+        self.is_settled = is_fixed or packing.group_size == 1
+
+    def discards_after(self, step: int) -> bool:
+        """Return whether measurements up to a step do not count: the first steps take longer."""
+        return not self.is_settled and step == FIRST_MEASUREMENT - STEPS_BETWEEN
+
+    def measures_after(self, step: int) -> bool:
+        """Return whether ranks exchange their times after a step."""
+        since = step - FIRST_MEASUREMENT
+        return not self.is_settled and since >= 0 and since % STEPS_BETWEEN == 0
+
+    def decide(self, packing: Packing, times: MicroOpTimes) -> Packing:
+        """Return the packing from the next step on."""
+        following = next_packing(packing, times)
+        self.is_settled = following == packing or following.group_size == 1
+        return following

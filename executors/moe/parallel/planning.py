@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from executors.gang.group import DisagreementError
-from executors.moe.parallel.micro_ops import CollectiveKind
-from executors.moe.parallel.trace import MicroOpRecord
+from executors.moe.parallel.micro_ops import CollectiveKind, MicroOpRecord
+from executors.moe.parallel.scheduler import Order
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def plan_step(gaps_s: Sequence[float], allreduces: Sequence[MeasuredAllreduce]) 
     return StepPlan(tuple(after))
 
 
-class PlannedOrder:
+class PlannedOrder(Order):
     """The planned order of collectives; decided by each rank alone, and the same on all of them.
 
     It follows from the order in which the program submits, which is the same on all ranks, and from the plan:
@@ -104,6 +104,8 @@ class PlannedOrder:
     run, has one order on all ranks (erratum I3), and one communicator runs them one after another. A plan
     cannot guarantee that an all-to-all never waits behind more than one allreduce micro-op: if a gap is
     shorter than measured, it waits for all that were placed there.
+
+    Nothing is exchanged with other ranks, which detect a failure by their timeouts.
 
     Until the first `begin_step`, and after the plan's last micro-op, the order is that of submission.
     """
@@ -130,7 +132,6 @@ class PlannedOrder:
         self._all_to_alls = self._allreduces = 0
 
     def submitted(self, kind: CollectiveKind, label: str) -> None:  # noqa: ARG002
-        """See `Order`."""
         if kind is CollectiveKind.ALL_TO_ALL:
             self._issue.put(kind)
             self._all_to_alls += 1
@@ -145,24 +146,9 @@ class PlannedOrder:
         else:
             self._issue.put(kind)
 
-    def expected(self, count: int) -> None:
-        """Do nothing: the plan has it."""
-
     def next(self, wait_s: float) -> CollectiveKind | None:
         """Return the kind to issue next; None if none was submitted during the wait."""
         try:
             return self._issue.get(timeout=wait_s)
         except queue.Empty:
             return None
-
-    def check(self) -> None:
-        """Do nothing: there are no messages from other ranks."""
-
-    def finished(self, kind: CollectiveKind) -> None:
-        """Do nothing: other ranks do not wait for it."""
-
-    def failed(self, reason: str) -> None:
-        """Do nothing: other ranks detect it by their timeouts."""
-
-    def close(self) -> None:
-        """Do nothing: there are no resources."""

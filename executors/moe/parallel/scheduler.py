@@ -17,12 +17,14 @@ from torch.distributed import ProcessGroup, Work
 
 from executors.gang.group import DisagreementError
 from executors.gang.meeting import CollectiveLostError
-from executors.moe.parallel.lanes import Lanes
+from executors.moe.parallel.groups import Lanes
 from executors.moe.parallel.micro_ops import (
     CollectiveKind,
+    DeviceTimes,
+    MicroOpRecord,
+    MicroOpRecording,
     Pending,
 )
-from executors.moe.parallel.trace import DeviceTimes, MicroOpRecord, MicroOpRecording
 
 _SLICE_S = 0.1
 """Interval at which the thread checks for the loss of another rank (s)."""
@@ -33,8 +35,11 @@ _NOT_YET = "Operation timed out"
 _log = logging.getLogger(__name__)
 
 
-class Order(Protocol):
-    """Order in which the micro-ops of the two kinds are issued. Within a kind, it is that of submission."""
+class Order:
+    """Order in which the micro-ops of the two kinds are issued. Within a kind, it is that of submission.
+
+    By default, methods do nothing.
+    """
 
     def submitted(self, kind: CollectiveKind, label: str) -> None:
         """Record a new micro-op of this rank. May be called by any thread."""

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from executors.gang.group import DisagreementError, ProcessGroup
 from executors.gang.meeting import detecting_loss, lost_at
-from executors.moe.parallel.lanes import Lanes
+from executors.moe.parallel.groups import Lanes
 from solvers.compiled import Ints
 
 
@@ -71,7 +71,6 @@ class RankExchange:
             (ranks, numbers)
 
         Raises:
-            CollectiveLostError: a rank is lost, or late.
             DisagreementError: a rank has recorded other decisions.
         """
         digest = int.from_bytes(self._decisions.digest(), "big") >> 1
@@ -91,9 +90,6 @@ class RankExchange:
         Args:
             content: only rank 0's is used.
             size: its size in bytes, which all ranks have.
-
-        Raises:
-            CollectiveLostError: a rank is lost, or late.
         """
         held = torch.zeros(size, dtype=torch.uint8)
         if self.rank == 0:
@@ -111,9 +107,6 @@ class RankExchange:
 
         Returns:
             `(rows, hidden)`, in the order of their source ranks.
-
-        Raises:
-            CollectiveLostError: a rank is lost, or late.
         """
         arrived = rows.new_empty(sum(received), *rows.shape[1:])
         with lost_at(where, self._timeout_s), detecting_loss():

@@ -67,14 +67,7 @@ class ServingModel:
 
     @property
     def experts(self) -> int:
-        """Number of experts of each layer."""
         return len(self._blocks[0].router.get_parameter("weight"))
-
-    @property
-    def longest_sequence_tokens(self) -> int | None:
-        """Longest sequence (tokens); None if the model sets no bound."""
-        longest = getattr(self.module.config.get_text_config(), "max_position_embeddings", None)
-        return None if longest is None else int(longest)
 
     def word_of(self, answer: int) -> str:
         """Return the class or token with the number of an answer."""

@@ -1,17 +1,23 @@
-"""The profile stage of a service: the sample paths of its first batches (thesis, section 4.5.2)."""
+"""Forecasts of the load of a layer's experts before its gating network has chosen, and the profile stage that
+they are made from: the sample paths of a service's first batches (thesis, section 4.5.2)."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from solvers.compiled import Ints
 from solvers.experts.paths import PathProfile, PopularityEstimator
 from solvers.experts.placement import Demand
+from solvers.experts.schemes import Scheme
 
 _HELD_BACK_PART = 4
 _MOST_HELD_BACK = 16
 _ACCURATE_TOP = 2
 """Whether the two most popular experts must be right, in order, for a right estimate (section 4.7.3.2)."""
+
+_FADING = 16
+"""Divisor of the part of the counts that is dropped with each batch."""
 
 
 @dataclass(frozen=True)
@@ -98,3 +104,50 @@ def _are_right(estimator: PopularityEstimator, batch: Ints) -> list[bool]:
         )
         for layer in range(min(estimator.profile.length, layers - 1), layers)
     ]
+
+
+class History:
+    """Load of experts in the batches before, in which older ones fade."""
+
+    def __init__(self, layers: int, experts: int) -> None:
+        self._counts = np.zeros((layers, experts), np.int64)
+
+    def add(self, layer: int, tokens: Ints) -> None:
+        """Add a batch.
+
+        Args:
+            tokens: (experts,) number of this rank's tokens for each.
+        """
+        # A batch counts with a factor, so that small counts fade, too.
+        self._counts[layer] += tokens * _FADING - self._counts[layer] // _FADING
+
+    def demand(self, layer: int) -> Demand:
+        """Return the load of the experts of a layer."""
+        return Demand.of_counts(self._counts[layer])
+
+
+class LoadForecast(Protocol):
+    """Forecast of one rank for its own tokens; those of all ranks are combined."""
+
+    def __call__(self, layer: int, selections: Ints) -> Demand:
+        """Return the forecast for a layer.
+
+        Args:
+            selections: (tokens, layers) expert of each token at each MoE layer before.
+        """
+        ...
+
+
+def without_forecast(experts: int) -> LoadForecast:
+    """Return a forecast without information."""
+    unknown = Demand.of_counts(np.zeros(experts, np.int64))
+    return lambda layer, selections: unknown  # noqa: ARG005
+
+
+def forecast_of(profile: PathProfile, history: History, scheme: Scheme) -> LoadForecast:
+    """Return the forecast after the profile stage, by the scheme's basis."""
+    if scheme.basis == "estimate":
+        return PopularityEstimator(profile, scheme.top).estimate
+    if scheme.basis == "history":
+        return lambda layer, selections: history.demand(layer)  # noqa: ARG005
+    return without_forecast(profile.experts)

@@ -15,22 +15,21 @@ from typing import Literal, get_args
 import numpy as np
 from pydantic import TypeAdapter
 
+from executors.gang.batches import share
+from executors.gang.folder import result_path
 from executors.gang.group import ProcessGroup
 from executors.gang.messages import Ended, Joined, RankProgress
-from executors.gang.models import ModelError, model_directory, named_as_in_job
-from executors.gang.places import result_path
+from executors.gang.models import check_length, model_directory, named_as_in_job
 from executors.gang.rank import EndReason, GangRank, Work, live
-from executors.gang.shares import share
-from executors.lora.columns import with_columns
 from executors.lora.dataset import DatasetRoot
+from executors.lora.records import with_columns
 from executors.moe.runner import MoeOrder
-from executors.moe.serving.answers import NewestAnswers
 from executors.moe.serving.exchange import RankExchange
 from executors.moe.serving.kernels import ServiceKernels
 from executors.moe.serving.model import ServingModel
 from executors.moe.serving.requests import BatchSchedule, Prompts, ServiceStep, StepWord
 from executors.moe.serving.service import ExpertService, ServiceTerms
-from executors.moe.serving.statistics import Latencies, RoutingCounts, ServiceSummary
+from executors.moe.serving.statistics import Latencies, NewestAnswers, RoutingCounts, ServiceSummary
 from executors.node.files import write_folder
 from schemas.base import Record
 from schemas.experts.commands import LayerPlacement
@@ -53,7 +52,6 @@ _log = logging.getLogger(__name__)
 
 
 def run_rank(order_json: str, connection: "Connection[bytes, bytes]") -> None:
-    """Run a rank of a service."""
     live(MoeOrder, ExpertServing, order_json, connection)
 
 
@@ -115,11 +113,7 @@ class ExpertServing(Work[MoeOrder]):
         with named_as_in_job(directory, workload.model):
             self._model = model = ServingModel.load(directory)
             model.gate_by(workload.gating)
-        longest = model.longest_sequence_tokens
-        if longest is not None and workload.sequence_length > longest:
-            raise ModelError(
-                workload.model, f"takes {longest} tokens, requests may have {workload.sequence_length}"
-            )
+        check_length(model.module, workload.model, "requests may have", workload.sequence_length)
         self._router_bytes = model.router_bytes()
         self._layers = model.take_experts(workload.most_experts_per_device, self.rank.device)
         self._kernels = ServiceKernels(
@@ -248,13 +242,9 @@ class ExpertServing(Work[MoeOrder]):
         self._routed.add(self._service.passages)
 
     def _tokens_of(self, request: int) -> Sequence[int]:
-        number = request % len(self._dataset)
-        assert self._model.tokenizer is not None, "it was loaded"
-        try:
-            tokenized = self._dataset.tokenized(number, self._model.tokenizer, self._workload.sequence_length)
-        except ValueError as error:
-            raise ValueError(f"{self._dataset.name}, record {number + 1}: {error}") from error
-        return tokenized.token_ids
+        number, tokenizer = request % len(self._dataset), self._model.tokenizer
+        assert tokenizer is not None, "it was loaded"
+        return self._dataset.tokenized(number, tokenizer, self._workload.sequence_length).token_ids
 
     def _note_batch(self, batch_s: float, numbers: Ints) -> None:
         if self._last_s is None:

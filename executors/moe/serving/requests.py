@@ -40,7 +40,6 @@ class Prompts:
     key: str = "prompt"
 
     def parse(self, fields: object) -> Prompt:
-        """See `RecordForm`."""
         given = as_object(fields, '{"prompt": ...}')
         for name in ("prompt", "text"):
             if name in given:
@@ -88,7 +87,6 @@ class AtOnce:
     """Requests that are all there from the beginning: each batch follows the one before."""
 
     def time_s(self, request: int) -> float:
-        """See `Arrivals`."""
         del request
         return -math.inf
 

@@ -19,11 +19,16 @@ import torch
 from torch import Tensor
 
 from executors.moe.serving.exchange import RankExchange
-from executors.moe.serving.forecasts import FORECASTS, History, without_forecast
 from executors.moe.serving.phases import LayerLayout, StandingPlacement
-from executors.moe.serving.profiling import Profiled, ProfileStage, is_as_forecast
-from executors.moe.serving.routes import route_of, spread_evenly
-from executors.moe.serving.slots import ExpertSlots
+from executors.moe.serving.profiling import (
+    History,
+    Profiled,
+    ProfileStage,
+    forecast_of,
+    is_as_forecast,
+    without_forecast,
+)
+from executors.moe.serving.slots import ExpertSlots, route_of, spread_evenly
 from executors.moe.serving.statistics import LayerPassage
 from schemas.experts.commands import LayerPlacement
 from solvers.compiled import Ints
@@ -100,7 +105,6 @@ class ExpertService:
 
     @property
     def layer_count(self) -> int:
-        """Number of MoE layers."""
         return len(self._layers)
 
     @property
@@ -207,7 +211,6 @@ class ExpertService:
                 self._conclude_profile()
 
     def close(self) -> None:
-        """End the thread."""
         self._background.shutdown(cancel_futures=True)
 
     def _send_and_compute(
@@ -260,8 +263,7 @@ class ExpertService:
 
     def _conclude_profile(self) -> None:
         self.profiled = self._stage.conclude()
-        make = FORECASTS[self._scheme.basis]
-        self._forecast = make(self.profiled.profile, self._history, self._scheme)
+        self._forecast = forecast_of(self.profiled.profile, self._history, self._scheme)
 
     def _everyones_selections(self) -> Ints:
         """Return the selections (tokens, layers) of all ranks, in their order."""
@@ -305,7 +307,7 @@ def warm_up(terms: ServiceTerms, ranks: int, experts: int) -> None:
     sends(settled.placement, settled.split, everyones)
     profile = PathProfile(experts, 2, 1)
     profile.add(np.zeros((8, 2), np.int64))
-    FORECASTS[terms.scheme.basis](profile, History(2, experts), terms.scheme)(1, np.zeros((1, 1), np.int64))
+    forecast_of(profile, History(2, experts), terms.scheme)(1, np.zeros((1, 1), np.int64))
 
 
 def _numbers(demand: Demand) -> Ints:

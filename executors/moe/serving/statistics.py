@@ -1,18 +1,22 @@
-"""Measurements of a service: routing and durations."""
+"""Results of a service: its newest answers, and measurements of routing and durations."""
 
+import json
 import statistics
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from executors.gang.batches import share
 from schemas.base import Record
 from schemas.experts.reports import LayerRouting
 from solvers.compiled import Ints
 
 _MOST_LATENCIES = 65_536
 """Number of the newest latencies that are kept."""
+
+MOST_KEPT = 1_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +60,6 @@ class RoutingCounts:
         """Number of times that a layer was placed again after the choice."""
 
     def add(self, passages: Sequence[LayerPassage]) -> None:
-        """Add a batch."""
         for layer, passage in enumerate(passages):
             self._tokens[layer] += passage.tokens
             self._doubles[layer] += passage.doubles
@@ -127,3 +130,33 @@ class Latencies:
     def request(self) -> Percentiles | None:
         """Return the latencies of requests; None without a rate."""
         return Percentiles.of(list(self._requests_s)) if self._requests_s else None
+
+
+class NewestAnswers:
+    """Last `MOST_KEPT` answers, since a service may run forever."""
+
+    def __init__(self, word_of: Callable[[int], str]) -> None:
+        """
+        Args:
+            word_of: returns the word or class with a number.
+        """
+        self._word_of = word_of
+        self._kept: deque[tuple[int, int]] = deque(maxlen=MOST_KEPT)
+
+    def add(self, requests: range, numbers: Sequence[Sequence[int]]) -> None:
+        """Add the answers of one batch.
+
+        Args:
+            numbers: by rank, answers to its share in order; padding after them is ignored.
+        """
+        for rank, row in enumerate(numbers):
+            for place, number in zip(share(len(requests), rank, len(numbers)), row, strict=False):
+                self._kept.append((requests[place], number))
+
+    def lines(self) -> bytes:
+        """Return JSONL, in the order of the requests."""
+        lines = (
+            json.dumps({"request": request, "answer": number, "text": self._word_of(number)}) + "\n"
+            for request, number in self._kept
+        )
+        return "".join(lines).encode()

@@ -8,12 +8,17 @@ from typing import cast
 
 import psutil
 import torch
-from peft import LoraConfig, PeftModel
+from peft import PeftModel
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from executors.gang.models import ModelError, named_as_in_job
-from executors.gang.trainable_model import TrainableModel, longest_sequence_tokens, put_adapter
+from executors.gang.models import (
+    ModelError,
+    TrainableModel,
+    files_in,
+    named_as_in_job,
+    put_adapter,
+)
 from executors.lora.base_model import load_tokenizer
 from executors.lora.model_kind import (
     check_config,
@@ -49,11 +54,6 @@ class MoeModel:
     objective: TrainingObjective
     description: MoeDescription
 
-    @property
-    def longest_sequence_tokens(self) -> int | None:
-        """Longest sequence (tokens); None if the model sets no bound."""
-        return longest_sequence_tokens(self.module)
-
     def fill(self, trained: Mapping[str, Tensor]) -> None:
         """Set all trained tensors, by name."""
         with torch.no_grad():
@@ -75,9 +75,7 @@ class MoeModel:
         with tempfile.TemporaryDirectory() as scratch:
             save(whole, self.description, Path(scratch))
             self.tokenizer.save_pretrained(scratch)
-            return {
-                path.name: path.read_bytes() for path in sorted(Path(scratch).iterdir()) if path.is_file()
-            }
+            return files_in(Path(scratch))
 
 
 def records_of(directory: Path, name: str) -> RecordForm:
@@ -198,18 +196,16 @@ def adapt(module: PreTrainedModel, adapter: LoraHyperparameters, is_labelled: bo
     unknown = [target for target in named if not _named(target, modules) + _named(target, experts)]
     if unknown:
         raise ModelError(name, f"no such adapter: no layer is called {', '.join(unknown)}")
-    config = LoraConfig(
-        r=adapter.rank,
-        lora_alpha=cast(int, adapter.alpha),  # any number is valid
-        lora_dropout=adapter.dropout,
-        # PEFT's "all-linear" leaves out experts, whose weights are not in linear layers.
-        target_modules="all-linear"
-        if adapter.is_all_linear
-        else [target for target in named if _named(target, modules)],
+    # PEFT's "all-linear" leaves out experts, whose weights are not in linear layers.
+    linear = "all-linear" if adapter.is_all_linear else [each for each in named if _named(each, modules)]
+    return put_adapter(
+        module,
+        adapter,
+        name,
+        target_modules=linear,
         target_parameters=[target for target in named if _named(target, experts)],
         task_type="SEQ_CLS" if is_labelled else None,
     )
-    return put_adapter(module, config, name)
 
 
 def _named(target: str, names: Sequence[str]) -> list[str]:

@@ -27,7 +27,6 @@ class NextToken:
     """Objective of a causal language model."""
 
     def loss(self, call: Call, sequences: Sequence[TokenSequence], device: torch.device) -> Tensor:
-        """See `TrainingObjective`."""
         batch = pad(sequences, device)
         logits = call(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False).logits
         return _summed(logits[:, :-1].flatten(0, 1), batch.labels[:, 1:].flatten())
@@ -44,7 +43,6 @@ class Label:
     pad_token_id: int
 
     def loss(self, call: Call, sequences: Sequence[TokenSequence], device: torch.device) -> Tensor:
-        """See `TrainingObjective`."""
         input_ids, attention_mask = _side_by_side(
             [sequence.token_ids for sequence in sequences], self.pad_token_id, device
         )
@@ -64,7 +62,6 @@ class Translation:
     start_token_id: int
 
     def loss(self, call: Call, sequences: Sequence[TokenSequence], device: torch.device) -> Tensor:
-        """Return rows of tokens, padded on the right, and the mask of tokens: int64 `[rows, tokens]` each."""
         prompts = [sequence.token_ids[: sequence.loss_rows[0] + 1] for sequence in sequences]
         completions = [list(sequence.labels) for sequence in sequences]
         input_ids, attention_mask = _side_by_side(prompts, 0, device)

@@ -3,7 +3,7 @@ I3)."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 
@@ -19,8 +19,9 @@ MEASURED_STEP = 3
 takes longer."""
 
 
-class StepOrder(Protocol):
-    """Maintenance of the order of the collectives, step by step."""
+class StepOrder:
+    """Maintenance of the order of the collectives, step by step; none, if ranks agree on it as they are
+    submitted."""
 
     def step(self) -> AbstractContextManager[None]:
         """Run the forward and the backward pass of a step within the block, on all ranks.
@@ -29,23 +30,13 @@ class StepOrder(Protocol):
             CollectiveLostError: a rank is lost.
             DisagreementError: the step of a rank differs from that of the others.
         """
+        return nullcontext()
 
     def packed(self) -> None:
         """React to repacked experts: later steps have other collectives."""
 
 
-class AgreedSteps:
-    """An order that ranks agree on as collectives are submitted, without maintenance."""
-
-    def step(self) -> AbstractContextManager[None]:
-        """See `StepOrder`."""
-        return nullcontext()
-
-    def packed(self) -> None:
-        """See `StepOrder`."""
-
-
-class PlannedSteps:
+class PlannedSteps(StepOrder):
     """An order by plans. One of the first steps, and one of the first after each repacking, is measured; all
     ranks follow rank 0's plan of it from the next step on. Before, the order is that of submission.
 
@@ -72,13 +63,11 @@ class PlannedSteps:
         self.packed()
 
     def packed(self) -> None:
-        """See `StepOrder`."""
         self.plan = StepPlan(())
         self._steps = 0
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """See `StepOrder`."""
         self._order.begin_step(self.plan)
         self._steps += 1
         if self._steps != MEASURED_STEP:

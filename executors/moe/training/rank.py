@@ -11,17 +11,17 @@ from torch import nn
 
 from executors.gang.checkpoints import MODEL_TENSORS, OPTIMIZER_TENSORS, JobResult, Position, State
 from executors.gang.group import ProcessGroup
-from executors.gang.models import ModelError, model_directory
+from executors.gang.models import ModelError, check_length, model_directory
 from executors.gang.rank import GangRank, live
 from executors.gang.training import GangTraining
 from executors.lora.batch import TokenSequence
-from executors.lora.columns import with_columns
 from executors.lora.dataset import DatasetRoot
+from executors.lora.records import with_columns
 from executors.moe.block import moe_blocks
+from executors.moe.parallel.packing import PackingController, begin_packing
 from executors.moe.runner import MoeOrder
 from executors.moe.training.model import MoeModel, load_model, records_of
-from executors.moe.training.packing import PackingController, begin_packing
-from executors.moe.training.reporting import RoutingReporter
+from executors.moe.training.routing import RoutingReporter
 from executors.moe.training.samples import order_of
 from executors.moe.training.spread import Connections, SpreadModel
 from executors.moe.training.trainer import FIRST_MOMENT, ORDER, SECOND_MOMENT, ExpertTrainer, SampleShare
@@ -36,7 +36,6 @@ _log = logging.getLogger(__name__)
 
 
 def run_rank(order_json: str, connection: "Connection[bytes, bytes]") -> None:
-    """Run a rank of a training job."""
     live(MoeOrder, ExpertTraining, order_json, connection)
 
 
@@ -160,19 +159,15 @@ class ExpertTraining(GangTraining[MoeOrder, SampleShare]):
         )
 
         def tokens_of(sample: int) -> TokenSequence:
-            try:
-                return dataset.tokenized(sample, model.tokenizer, hyperparameters.sequence_length)
-            except ValueError as error:
-                raise ValueError(f"{dataset.name}, record {sample + 1}: {error}") from error
+            return dataset.tokenized(sample, model.tokenizer, hyperparameters.sequence_length)
 
         order = order_of(workload, len(dataset), len(spread.layers))
         return ExpertTrainer(hyperparameters, model, order, tokens_of, spread, self._connections, group)
 
 
 def _check_model(workload: MoeTrainWorkload, model: MoeModel) -> None:
-    longest, length = model.longest_sequence_tokens, workload.hyperparameters.sequence_length
-    if longest is not None and length > longest:
-        raise ModelError(workload.model, f"takes {longest} tokens, the job's sequences have {length}")
+    length = workload.hyperparameters.sequence_length
+    check_length(model.module, workload.model, "the job's sequences have", length)
     counts = {len(block.router.get_parameter("weight")) for block in moe_blocks(model.module).values()}
     if len(counts) > 1:
         raise ModelError(workload.model, f"layers have {sorted(counts)} experts: all must have as many")

@@ -1,5 +1,7 @@
 """Routing of a batch by all ranks together: its balance loss, its complexity, and its reports."""
 
+import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -8,8 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from executors.gang.rank import GangRank
 from executors.moe.block import LayerPass
-from schemas.experts.reports import LayerRouting
+from executors.moe.runner import MoeOrder
+from schemas.experts.reports import ELEMENTS_PER_LAYER, MAX_ELEMENTS, ExpertsRouted, LayerRouting
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +120,6 @@ class RoutedBatches:
         self.batches = 0
 
     def add(self, routing: BatchRouting) -> None:
-        """Add a batch of all ranks."""
         self._pairs += routing.pairs.astype(np.int64)
         self._doubles += routing.doubles.astype(np.int64)
         self.batches += 1
@@ -134,3 +139,42 @@ def _counted(experts_of_tokens: Tensor, experts: int) -> NDArray[np.float64]:
         torch.bincount(experts_of_tokens, minlength=experts).cpu().numpy().astype(np.float64)
     )
     return counted
+
+
+class RoutingReporter:
+    """Adds up the routing of batches, and reports it. Only rank 0 reports."""
+
+    def __init__(self, rank: GangRank[MoeOrder], layers: int, experts: int) -> None:
+        """Start without batches.
+
+        Args:
+            layers: number of layers with experts.
+            experts: number of experts of each layer.
+        """
+        self._rank = rank
+        self._routed = RoutedBatches(layers, experts)
+        self._fits = layers * (experts + ELEMENTS_PER_LAYER) <= MAX_ELEMENTS
+        if rank.leads and not self._fits:
+            _log.warning(
+                "routing is not reported job=%s layers=%d experts=%d: no report has room for so many",
+                *(rank.order.job_id, layers, experts),
+            )
+        self._reported_s = time.monotonic()
+
+    def add(self, routing: BatchRouting, saved_samples: int) -> None:
+        """Add a batch, and report if `report_interval_s` has passed.
+
+        Args:
+            saved_samples: samples of the newest checkpoint.
+        """
+        self._routed.add(routing)
+        if time.monotonic() - self._reported_s >= self._rank.order.report_interval_s:
+            self.flush(saved_samples)
+
+    def flush(self, saved_samples: int) -> None:
+        now_s, batches = time.monotonic(), self._routed.batches
+        if not (self._rank.leads and self._fits and batches):
+            return
+        layers, interval_s = self._routed.take(), now_s - self._reported_s
+        self._rank.report(ExpertsRouted, saved_samples, layers=layers, batches=batches, interval_s=interval_s)
+        self._reported_s = now_s

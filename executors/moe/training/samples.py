@@ -1,7 +1,12 @@
-"""Samples of a step: the same on all ranks, for any number of ranks."""
+"""Samples of a step, the same for any number of ranks; their order by complexity (thesis, section 5.3.2).
 
+A sample's complexity vector has, for each layer, the ratio of its tokens that needed two experts (Eq. 5.5).
+Training itself collects the vectors, without an extra pass; before each epoch the samples are sorted by the
+cosine similarity of their vectors to the simplest sample's, and cut into batches of similar complexity.
+"""
+
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -9,23 +14,113 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from executors.gang.batches import global_batch
-from executors.moe.curriculum import Curriculum
 from schemas.experts.workload import MoeTrainWorkload
 
+_SIMILARITY_DECIMALS = 9
 
-class SampleOrder(Protocol):
-    """The order of a dataset's samples in training."""
 
+def order_by_complexity(vectors: NDArray[np.float64], tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Order samples from the most similar to the simplest one, which has the fewest tokens with two experts.
+
+    A vector of zeros has no direction, so no cosine: such samples, none of whose tokens needed two experts,
+    come first, and the others are compared with the simplest of them. Samples of equal similarity, as all of
+    a single layer are, follow by their mean ratio, since the cosine does not distinguish [0.1, 0.1] and [0.9,
+    0.9]; samples that are still equal stay in the given order.
+
+    Args:
+        vectors: ``(samples, layers)``, ratios in [0, 1].
+        tokens: ``(samples,)``, length of each sample.
+
+    Returns:
+        ``(samples,)``, numbers of the samples in the order of training.
+    """
+    lengths = np.linalg.norm(vectors, axis=1)
+    directed = np.flatnonzero(lengths)
+    similarity = np.full(len(vectors), np.inf)
+    if len(directed):
+        doubles = vectors[directed].sum(axis=1) * tokens[directed]
+        simplest = directed[np.argmin(doubles)]
+        cosines = vectors[directed] @ vectors[simplest] / (lengths[directed] * lengths[simplest])
+        similarity[directed] = cosines.round(_SIMILARITY_DECIMALS)  # rounding must not break ties
+    return np.lexsort((vectors.mean(axis=1), -similarity)).astype(np.int64)
+
+
+class Curriculum:
+    """Recorded complexity of a dataset's samples, and the batches that follow from it.
+
+    Attributes:
+        vectors: ``(samples, layers)`` float64, complexity as last recorded; NaN before that. With ``tokens``
+            it is the whole state.
+        tokens: ``(samples,)`` int64, the samples' lengths as last recorded.
+    """
+
+    def __init__(self, samples: int, layers: int, seed: int) -> None:
+        """Start without records.
+
+        Raises:
+            ValueError: there is no sample or no layer.
+        """
+        if samples < 1 or layers < 1:
+            raise ValueError(f"a curriculum of {samples} samples and {layers} layers; it needs one of each")
+        self._seed = seed
+        self.vectors = np.full((samples, layers), np.nan)
+        self.tokens = np.zeros(samples, dtype=np.int64)
+
+    def record(
+        self, samples: NDArray[np.int64], ratios: NDArray[np.float64], tokens: NDArray[np.int64]
+    ) -> None:
+        """Record the routing of a batch.
+
+        Args:
+            samples: ``(batch,)``, the samples' numbers.
+            ratios: ``(layers, batch)``, each layer's ``double_ratio_of_sequences``.
+            tokens: ``(batch,)``, the sequences' lengths.
+
+        Raises:
+            ValueError: the shapes do not fit, or a ratio is outside [0, 1].
+        """
+        expected = (self.vectors.shape[1], len(samples))
+        if ratios.shape != expected or tokens.shape != samples.shape:
+            raise ValueError(f"ratios of shape {ratios.shape}, tokens of {tokens.shape}; expected {expected}")
+        if not ((ratios >= 0) & (ratios <= 1)).all():
+            raise ValueError("a ratio of tokens with two experts is outside [0, 1]")
+        self.vectors[samples] = ratios.T
+        self.tokens[samples] = tokens
+
+    def batches(self, epoch: int, batch_size: int) -> list[NDArray[np.int64]]:
+        """Cut the samples into the batches of an epoch, the simplest first; the last may be smaller.
+
+        Samples of unknown complexity, which are all in the first epoch, come last, in an order that depends
+        only on the seed and the epoch.
+
+        Raises:
+            ValueError: the batch size is below 1.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch size {batch_size} is below 1")
+        shuffled = np.random.default_rng((self._seed, epoch)).permutation(len(self.vectors))
+        is_known = ~np.isnan(self.vectors).any(axis=1)
+        known = shuffled[is_known[shuffled]]
+        ordered = known[order_by_complexity(self.vectors[known], self.tokens[known])]
+        order = np.concatenate([ordered, shuffled[~is_known[shuffled]]])
+        return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+
+
+class SampleOrder(ABC):
+    """The order of a dataset's samples in training. By default, it depends on the samples done alone."""
+
+    @abstractmethod
     def batch(self, samples_done: int) -> Sequence[int]:
         """Return the record numbers of the step after some samples; empty when all work is done."""
 
-    def record(self, samples: Sequence[int], ratios: NDArray[np.float64], tokens: NDArray[np.int64]) -> None:
+    def record(self, samples: Sequence[int], ratios: NDArray[np.float64], tokens: NDArray[np.int64]) -> None:  # noqa: B027
         """Record the routing of a batch: see `Curriculum.record`."""
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors for a checkpoint."""
+        return {}
 
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
+    def load(self, tensors: Mapping[str, Tensor]) -> None:  # noqa: B027
         """Continue from the tensors of a checkpoint."""
 
 
@@ -36,7 +131,7 @@ def order_of(workload: MoeTrainWorkload, records: int, layers: int) -> SampleOrd
     return Shuffled(workload, records)
 
 
-class Shuffled:
+class Shuffled(SampleOrder):
     """A new order for each epoch, which depends on the seed; batches continue from one epoch to the next."""
 
     def __init__(self, workload: MoeTrainWorkload, records: int) -> None:
@@ -44,24 +139,13 @@ class Shuffled:
         self._records = records
 
     def batch(self, samples_done: int) -> Sequence[int]:
-        """See `SampleOrder`."""
         hyperparameters, work = self._workload.hyperparameters, self._workload.work_samples
         return global_batch(
             self._records, hyperparameters.seed, samples_done, hyperparameters.global_batch_size, work
         )
 
-    def record(self, samples: Sequence[int], ratios: NDArray[np.float64], tokens: NDArray[np.int64]) -> None:
-        """Do nothing: the order does not depend on it."""
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return no tensors: the order follows from the seed and the samples done."""
-        return {}
-
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Do nothing."""
-
-
-class ByComplexity:
+class ByComplexity(SampleOrder):
     """Samples in the order of their complexity, sorted again before each epoch; batches end with it."""
 
     def __init__(self, workload: MoeTrainWorkload, records: int, layers: int) -> None:
@@ -82,7 +166,6 @@ class ByComplexity:
         return [int(number) for number in self._order[place : place + count]]
 
     def record(self, samples: Sequence[int], ratios: NDArray[np.float64], tokens: NDArray[np.int64]) -> None:
-        """See `SampleOrder`."""
         self._curriculum.record(np.array(samples, np.int64), ratios, tokens)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -96,7 +179,6 @@ class ByComplexity:
         }
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """See `SampleOrder`."""
         self._curriculum.vectors[:] = tensors["vectors"].numpy()
         self._curriculum.tokens[:] = tensors["tokens"].numpy()
         self._order[:] = tensors["order"].numpy()

@@ -1,7 +1,7 @@
 """A model spread over ranks: each hosts some experts of each layer, and all other parameters."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import cast
@@ -19,16 +19,54 @@ from executors.moe.parallel.exchange import agreed_budget, exchange_experts
 from executors.moe.parallel.experts import ParallelExperts
 from executors.moe.parallel.gradients import GradientAverage, leave_out_of_averages
 from executors.moe.parallel.groups import connect_expert_groups
-from executors.moe.parallel.micro_ops import part_bytes
+from executors.moe.parallel.micro_ops import MicroOpRecord, part_bytes
 from executors.moe.parallel.offloading import put_together, split_like
 from executors.moe.parallel.packing import MicroOpTimes, Packing, resident_experts
 from executors.moe.parallel.planning import PlannedOrder
 from executors.moe.parallel.scheduler import CommunicationScheduler
-from executors.moe.parallel.trace import MicroOpRecord
 from executors.moe.training.hosting import ExpertTensor, LayerExperts, Pieces
-from executors.moe.training.memory import expert_budget
 from executors.moe.training.objective import Call
-from executors.moe.training.ordering import AgreedSteps, Ordering, PlannedSteps, StepOrder
+from executors.moe.training.ordering import Ordering, PlannedSteps, StepOrder
+
+RESERVED_RATIO = 0.25
+"""Share of the memory that the dense part leaves free: for activations, tokens and gradients in transit, and
+fragments of torch's allocator. The need of a step depends on the model and the batch, so the setting may be
+better."""
+
+_OF_TRAINED = 4
+"""Memory of a dense parameter in training besides itself, in sizes of the parameter: its gradient, the bucket
+of its average, and AdamW's two moments."""
+
+
+def expert_budget(
+    memory_gib: float | None, device: torch.device, dense: Iterable[nn.Parameter]
+) -> int | None:
+    """Return the bytes on the device for the experts of all layers: parameters, gradients, AdamW's moments,
+    and the memory of a layer's computation.
+
+    Args:
+        memory_gib: the node's setting, if any.
+        device: device with the dense part, and without the experts.
+        dense: trained parameters besides those of experts.
+
+    Returns:
+        None without a limit: on a CPU without the setting.
+    """
+    if memory_gib is not None:
+        return int(memory_gib * 2**30)
+    if device.type != "cuda":
+        return None
+    free_bytes, _ = torch.cuda.mem_get_info(device)
+    return budget_of_free(free_bytes, sum(each.nbytes for each in dense))
+
+
+def budget_of_free(free_bytes: int, dense_bytes: int) -> int:
+    """Return the budget from the memory that is free with the dense part on the device.
+
+    Args:
+        dense_bytes: bytes of the trained parameters besides those of experts.
+    """
+    return max(0, int((free_bytes - _OF_TRAINED * dense_bytes) * (1.0 - RESERVED_RATIO)))
 
 
 @dataclass(frozen=True)
@@ -87,7 +125,7 @@ class Connections:
             CollectiveLostError, DisagreementError: see `AgreedOrder.connect`.
         """
         self.rank, self.world, self.device, self.timeout_s = rank, world, device, timeout_s
-        self.steps: StepOrder
+        self.steps = StepOrder()
         if (ordering or ("planned" if device.type == "cuda" else "agreed")) == "planned":
             planned = PlannedOrder()
             self.scheduler = CommunicationScheduler(planned, rank, timeout_s, trace)
@@ -96,11 +134,9 @@ class Connections:
             store = PrefixStore("collectives", dist.distributed_c10d._get_default_store())
             agreed = AgreedOrder.connect(store, rank, world, host, "", timeout_s)
             self.scheduler = CommunicationScheduler(agreed, rank, timeout_s, trace)
-            self.steps = AgreedSteps()
 
     @property
     def everyone(self) -> dist.ProcessGroup:
-        """Process group of all ranks."""
         group = dist.group.WORLD
         assert group is not None, "the process group was formed"
         return group
@@ -168,7 +204,6 @@ class SpreadModel:
 
     @property
     def experts(self) -> int:
-        """Number of experts of each layer."""
         return self.packing.experts
 
     @property
@@ -202,9 +237,6 @@ class SpreadModel:
         Args:
             moments: an optimizer's moments of each parameter. Those of the experts before are removed, layer
                 by layer, and those of the experts from now on added.
-
-        Raises:
-            CollectiveLostError: a rank is lost.
         """
         before, was_offloading = self.packing, self.is_offloading
         with lost_at("packing experts anew", self._connections.timeout_s):

@@ -9,20 +9,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from executors.gang.batches import share
 from executors.gang.faults import DivergedError
 from executors.gang.group import ProcessGroup
 from executors.gang.meeting import lost_at
-from executors.gang.shares import share
+from executors.lora.adapter import refuse_unfit_tensors
 from executors.lora.batch import TokenSequence
 from executors.lora.randomness import derive_seed
 from executors.moe.block import take_passes
 from executors.moe.parallel.exchange import agreed_times
 from executors.moe.parallel.offloading import put_together, split_like
-from executors.moe.parallel.packing import Packing
+from executors.moe.parallel.packing import Packing, PackingController
 from executors.moe.parallel.scheduler import failures_named
 from executors.moe.training.hosting import ExpertTensor
 from executors.moe.training.model import MoeModel
-from executors.moe.training.packing import PackingController
 from executors.moe.training.routing import BatchRouting
 from executors.moe.training.samples import SampleOrder
 from executors.moe.training.spread import Connections, SpreadModel
@@ -72,7 +72,8 @@ class ExpertTrainer:
     The loss of a step is the mean over all tokens that are predicted in the global batch, plus the balance
     loss of that batch (Eq. 5.4), as one process would compute both. Gradients are averaged over ranks, so a
     rank's own loss is its part of the sum, times the number of ranks. The gradient is scaled down by its norm
-    over all parameters, each expert's counted once.
+    over all parameters, each expert's counted once. Methods that exchange with other ranks raise
+    `CollectiveLostError` if one is lost.
 
     Attributes:
         samples_done: samples trained.
@@ -112,7 +113,6 @@ class ExpertTrainer:
 
     @property
     def packing(self) -> Packing:
-        """Assignment of experts to ranks."""
         return self._spread.packing
 
     @property
@@ -122,12 +122,10 @@ class ExpertTrainer:
 
     @property
     def layers(self) -> int:
-        """Number of layers with experts."""
         return len(self._spread.layers)
 
     @property
     def is_finished(self) -> bool:
-        """Whether all work is done."""
         return not self._order.batch(self.samples_done)
 
     def share(self) -> SampleShare:
@@ -170,9 +168,6 @@ class ExpertTrainer:
 
         Returns:
             The new packing; None if it is unchanged.
-
-        Raises:
-            CollectiveLostError: a rank is lost.
         """
         if controller.discards_after(step):
             self._spread.take_times()
@@ -192,11 +187,7 @@ class ExpertTrainer:
         return following
 
     def pack(self, packing: Packing) -> None:
-        """Host experts by another packing, with AdamW's moments of them, on all ranks at the same time.
-
-        Raises:
-            CollectiveLostError: a rank is lost.
-        """
+        """Host experts by another packing, with AdamW's moments of them, on all ranks at the same time."""
         del self._optimizer  # it refers to the experts before
         self._spread.pack(packing, self._moments)
         self._prepare_optimizer()
@@ -206,9 +197,6 @@ class ExpertTrainer:
     def collect(self) -> dict[str, Tensor] | None:
         """Return, on rank 0, all trained tensors with AdamW's moments, in the form of the whole model, and
         the order of the samples, on the CPU; None elsewhere. All ranks must do so at the same time.
-
-        Raises:
-            CollectiveLostError: a rank is lost.
         """
         where, group = "collecting the model", self.packing.group(0)
         whole = {ORDER + name: tensor for name, tensor in self._order.tensors().items()}
@@ -225,9 +213,6 @@ class ExpertTrainer:
 
         Args:
             whole: only rank 0's is used; see `check`.
-
-        Raises:
-            CollectiveLostError: a rank is lost.
         """
         where, is_source = "spreading the model", self._group.rank == 0
 
@@ -255,13 +240,11 @@ class ExpertTrainer:
         Raises:
             ValueError: they are of another one.
         """
-        shapes = {name: tuple(tensor.shape) for name, tensor in self._dense_tensors()}
-        shapes |= {prefix + expert.name: expert.shape for prefix, expert, _ in self._expert_tensors()}
-        shapes |= {ORDER + name: tuple(tensor.shape) for name, tensor in self._order.tensors().items()}
-        given = {name: tuple(tensor.shape) for name, tensor in whole.items()}
-        odd = sorted(name for name in shapes | given if shapes.get(name) != given.get(name))
-        if odd:
-            raise ValueError(f"the tensors do not fit the model: {', '.join(odd[:5])}")
+        expected = dict(self._dense_tensors())
+        for prefix, expert, _ in self._expert_tensors():
+            expected[prefix + expert.name] = torch.empty(expert.shape, device="meta")
+        expected |= {ORDER + name: tensor for name, tensor in self._order.tensors().items()}
+        refuse_unfit_tensors("model", expected, whole)
 
     def move_to(self, samples_done: int, steps: int, loss: float | None) -> None:
         """Set the position, which is not in the tensors."""

@@ -1,4 +1,7 @@
-"""Communication of the ranks of a pipeline: messages between neighbours, and exchanges of all ranks."""
+"""Communication of the ranks of a pipeline: messages between neighbours, and exchanges of all ranks.
+
+All that waits for another rank, here or in its callers, raises `StageLostError` if one is lost or late.
+"""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -81,11 +84,7 @@ class Channel:
             self._wait_for_oldest()
 
     def exchange(self, values: Sequence[float]) -> list[list[float]]:
-        """Send some numbers to all ranks, the same count on each, and return those of each rank.
-
-        Raises:
-            StageLostError: a rank does not answer.
-        """
+        """Send some numbers to all ranks, the same count on each, and return those of each rank."""
         mine = torch.tensor(values, dtype=torch.float64)
         everyones = [torch.empty_like(mine) for _ in range(self._world)]
         self._attempt(
@@ -95,11 +94,7 @@ class Channel:
         return [numbers.tolist() for numbers in everyones]
 
     def add_up_over_peers(self, tensor: Tensor) -> None:
-        """Add a tensor up, in place, over the ranks that run the same stage in other pipelines, if any.
-
-        Raises:
-            StageLostError: a rank does not answer.
-        """
+        """Add a tensor up, in place, over the ranks that run the same stage in other pipelines, if any."""
         if self._peers is not None:
             self._attempt(
                 lambda: dist.all_reduce(tensor, group=self._peers),

@@ -1,21 +1,116 @@
-"""Preparation of a job ahead of its training: all work that needs neither the device nor another rank."""
+"""Preparation of a job ahead of its training, and its state, gathered from the stages and scattered to them.
 
-from collections.abc import Mapping
+The whole state is the engine's `TaskState`, so a checkpoint of a pipeline resumes in the engine and vice
+versa. A stage's piece of it is a `TaskState` too, with the stage's pieces as its vectors.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from executors.lora.batch import TokenSequence
+from executors.lora.checkpoint import TaskTrainingState
 from executors.lora.dataset import Cursor, take
-from executors.lora.resident import new_state
 from executors.lora.task import LoraTask, TaskState
 from executors.tuner.data import TokenizedFile
 from executors.tuner.pipeline.group import Channel
 from executors.tuner.pipeline.part import StageLayout
-from executors.tuner.pipeline.partition import Direction
-from executors.tuner.pipeline.pool import PipelineRank
-from executors.tuner.pipeline.states import scatter_state
+from executors.tuner.pipeline.partition import Direction, stage_of
+from executors.tuner.pipeline.pipeline_rank import PipelineRank
 from executors.tuner.pipeline.structure import Structure
+
+LEADER = 0
+"""The rank that whole states are gathered to and scattered from."""
+
+_HOST = torch.device("cpu")
+
+
+def gather_state(
+    piece: TaskState,
+    vectors: Tensor,
+    layouts: Sequence[StageLayout],
+    rank: int,
+    direction: Direction,
+    channel: Channel,
+) -> TaskState | None:
+    """Combine a job's state; all ranks must do so at the same time.
+
+    Args:
+        piece: this rank's piece; its vectors are not used.
+        vectors: parameters and both moments of this rank's stage, float32 ``[3, size]`` in host memory.
+        layouts: layouts of all stages.
+        rank: rank of this process.
+        direction: direction of the job.
+        channel: for host memory.
+
+    Returns:
+        the state on rank 0; None on others.
+    """
+    if rank != LEADER:
+        # Other pipelines have the same vectors.
+        if vectors.shape[1] and rank < len(layouts):
+            channel.send(vectors, LEADER)
+            channel.flush()
+        return None
+    pieces = []
+    for stage, layout in enumerate(layouts):
+        source = stage_of(stage, len(layouts), direction)
+        if source == LEADER:
+            pieces.append(vectors)
+        elif layout.size:
+            pieces.append(channel.receive((3, layout.size), torch.float32, _HOST, source))
+    parameters, first_moment, second_moment = torch.cat(pieces, dim=1)
+    return replace(piece, parameters=parameters, first_moment=first_moment, second_moment=second_moment)
+
+
+def scatter_state(
+    state: TaskState | None,
+    layouts: Sequence[StageLayout],
+    rank: int,
+    world: int,
+    direction: Direction,
+    channel: Channel,
+) -> TaskState:
+    """Send each rank its stage's piece of rank 0's state; all ranks must do so at the same time.
+
+    Args:
+        state: whole state on rank 0; None on others.
+        layouts: layouts of all stages.
+        rank: rank of this process.
+        world: number of ranks of all pipelines.
+        direction: direction of the job.
+        channel: for host memory.
+
+    Returns:
+        this rank's piece.
+
+    Raises:
+        ValueError: rank 0 has no state, or it does not fit the base model and the task.
+    """
+    stages = len(layouts)
+    if rank == LEADER:
+        if state is None or len(state.parameters) != sum(layout.size for layout in layouts):
+            raise ValueError(f"{layouts[0].task.job_id}: rank {LEADER} has no state that fits the task")
+        described = TaskTrainingState.of(state).model_dump_json().encode()
+        content = torch.frombuffer(bytearray(described), dtype=torch.uint8)
+        for other in range(1, world):
+            piece = layouts[stage_of(other % stages, stages, direction)].cut(state)
+            channel.send(torch.tensor([len(described)]), other)
+            channel.send(content, other)
+            if len(piece.parameters):
+                vectors = (piece.parameters, piece.first_moment, piece.second_moment)
+                channel.send(torch.stack(vectors), other)
+        channel.flush()
+        return layouts[stage_of(rank, stages, direction)].cut(state)
+    length = int(channel.receive((1,), torch.int64, _HOST, LEADER))
+    content = channel.receive((length,), torch.uint8, _HOST, LEADER)
+    size = layouts[stage_of(rank % stages, stages, direction)].size
+    vectors_here = torch.empty(3, 0)
+    if size:
+        vectors_here = channel.receive((3, size), torch.float32, _HOST, LEADER)
+    return TaskTrainingState.model_validate_json(bytes(content.tolist())).with_vectors(*vectors_here)
 
 
 @dataclass(frozen=True)
@@ -53,7 +148,6 @@ class PreparedTask:
         layouts: layouts of all stages.
         piece: this rank's piece of its state, pinned if the device is a GPU.
         first_batch: sequences of its next step.
-        weights: parameters of the base that this rank must load for it; None if they are held.
     """
 
     plan: PipelinePlan
@@ -62,49 +156,39 @@ class PreparedTask:
     layouts: tuple[StageLayout, ...]
     piece: TaskState
     first_batch: tuple[TokenSequence, ...]
-    weights: Mapping[str, Tensor] | None
 
 
 def prepare_task(
-    pipeline: PipelineRank, plan: PipelinePlan, data: TokenizedFile, state: TaskState | None = None
+    pipeline: PipelineRank, plan: PipelinePlan, data: TokenizedFile, state: TaskState | None, channel: Channel
 ) -> PreparedTask:
-    """Prepare a job without the device and other ranks, so that any thread may do it ahead.
+    """Prepare a job, without the device, so that any thread may do it ahead. All ranks do so at the same
+    time.
 
     Args:
         pipeline: pipeline that will train it.
         plan: plan of its training.
         data: its data, which every rank opens for itself.
-        state: whole state, the same on every rank; None for a job without progress.
+        state: whole state on rank 0; None elsewhere.
+        channel: channel of the state.
 
     Raises:
         ValueError: the job does not fit the base model, or the state or the data are of another job.
     """
-    structure, layouts = _laid_out(pipeline, plan)
-    if state is None:
-        whole = structure.base.layout(plan.task)
-        state = new_state(plan.task, whole, data.dataset.digest)
-    sizes = {len(state.parameters), len(state.first_moment), len(state.second_moment)}
-    if sizes != {sum(layout.size for layout in layouts)}:
-        raise ValueError(f"{plan.task.job_id}: the state does not fit the base model and the task")
-    piece = layouts[pipeline.stage(plan.direction)].cut(state)
-    return _prepared(pipeline, plan, data, structure, layouts, piece)
-
-
-def prepare_from_leader(
-    pipeline: PipelineRank, plan: PipelinePlan, data: TokenizedFile, state: TaskState | None, channel: Channel
-) -> PreparedTask:
-    """Prepare a job like `prepare_task`, with the state on rank 0 only. All ranks do so at the same time.
-
-    Args:
-        channel: channel of the state.
-
-    Raises:
-        StageLostError: another rank is lost.
-        ValueError: see `prepare_task`.
-    """
-    structure, layouts = _laid_out(pipeline, plan)
+    task, structure = plan.task, pipeline.structure.frozen(plan.frozen_layers)
+    if task.sequence_length > structure.base.longest_sequence_tokens:
+        raise ValueError(
+            f"{task.job_id}: sequences of {task.sequence_length} tokens, "
+            f"but the base model takes {structure.base.longest_sequence_tokens}"
+        )
+    layouts = tuple(StageLayout(task, structure, layers) for layers in pipeline.partition)
     piece = scatter_state(state, layouts, pipeline.rank, pipeline.world, plan.direction, channel)
-    return _prepared(pipeline, plan, data, structure, layouts, piece)
+    if piece.task != task:
+        raise ValueError(f"{task.job_id}: the state is of another task, or of other settings")
+    if piece.dataset_digest != data.dataset.digest:
+        raise ValueError(f"{task.job_id}: {data.dataset.name} has changed since the task was suspended")
+    if pipeline.device.type == "cuda":
+        piece = piece.pinned()
+    return PreparedTask(plan, data, structure, layouts, piece, read_batch(piece, data))
 
 
 def upcoming(state: TaskState, records: int) -> tuple[list[int], Cursor]:
@@ -123,43 +207,3 @@ def read_batch(state: TaskState, data: TokenizedFile) -> tuple[TokenSequence, ..
     """
     indices, _ = upcoming(state, len(data))
     return tuple(data[index] for index in indices)
-
-
-def _laid_out(pipeline: PipelineRank, plan: PipelinePlan) -> tuple[Structure, tuple[StageLayout, ...]]:
-    task, structure = plan.task, pipeline.structure.frozen(plan.frozen_layers)
-    if task.sequence_length > structure.base.longest_sequence_tokens:
-        raise ValueError(
-            f"{task.job_id}: sequences of {task.sequence_length} tokens, "
-            f"but the base model takes {structure.base.longest_sequence_tokens}"
-        )
-    return structure, tuple(StageLayout(task, structure, layers) for layers in pipeline.partition)
-
-
-def _prepared(
-    pipeline: PipelineRank,
-    plan: PipelinePlan,
-    data: TokenizedFile,
-    structure: Structure,
-    layouts: tuple[StageLayout, ...],
-    piece: TaskState,
-) -> PreparedTask:
-    if piece.task != plan.task:
-        raise ValueError(f"{plan.task.job_id}: the state is of another task, or of other settings")
-    if piece.dataset_digest != data.dataset.digest:
-        raise ValueError(f"{plan.task.job_id}: {data.dataset.name} has changed since the task was suspended")
-    if pipeline.device.type == "cuda":
-        piece = replace(
-            piece,
-            parameters=piece.parameters.pin_memory(),
-            first_moment=piece.first_moment.pin_memory(),
-            second_moment=piece.second_moment.pin_memory(),
-        )
-    return PreparedTask(
-        plan=plan,
-        data=data,
-        structure=structure,
-        layouts=layouts,
-        piece=piece,
-        first_batch=read_batch(piece, data),
-        weights=pipeline.read(pipeline.stage(plan.direction)),
-    )

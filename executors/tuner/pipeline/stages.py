@@ -9,7 +9,7 @@ from datetime import timedelta
 import torch
 
 from executors.gang.meeting import Meeting
-from executors.gang.membership import Membership
+from executors.gang.messages import Membership
 from executors.lora.base_model import SharedBase
 from executors.lora.resident import new_state
 from executors.lora.task import AdapterState
@@ -17,13 +17,11 @@ from executors.tuner.faults import fault_in, fault_of
 from executors.tuner.opening import OpenTask, TrainingJob, task_state
 from executors.tuner.pipeline.group import Channel, StageGroup
 from executors.tuner.pipeline.partition import Direction
-from executors.tuner.pipeline.pool import PipelineRank
-from executors.tuner.pipeline.preparation import PipelinePlan, PreparedTask, prepare_from_leader
+from executors.tuner.pipeline.pipeline_rank import PipelineRank
+from executors.tuner.pipeline.preparation import PipelinePlan, PreparedTask, prepare_task
 from executors.tuner.pipeline.structure import partition_by_parameters, structure_of
-from executors.tuner.pipeline.succession import FindSuccessor, Successions
-from executors.tuner.pipeline.switch import StoredTask, switch
+from executors.tuner.pipeline.succession import FindSuccessor, StoredTask, Successions, switch
 from executors.tuner.pipeline.task import PipelineTask, load_task
-from executors.tuner.pipeline.trace import Trace
 from executors.tuner.reports import measured_step
 from executors.tuner.settings import TunerSettings
 from executors.tuner.team import LastStep, Succession, agree_on_positions
@@ -98,9 +96,7 @@ class Stages:
             self._settings.join_timeout_s,
             self._settings.peer_timeout_s,
         )
-        # The trace is not used here, and on CUDA each of its spans waits for the device.
-        trace = Trace(self._membership.rank, self._device, enabled=False)
-        self._pipeline = PipelineRank(self._structure, self._partition, None, group, self._device, trace)
+        self._pipeline = PipelineRank(self._structure, self._partition, group, self._device)
 
     def agree(self) -> None:
         pipeline = self._connected
@@ -126,7 +122,7 @@ class Stages:
             frozen_layers=job.base.frozen_layers,
             checkpoints_activations=job.order.workload.hyperparameters.gradient_checkpointing,
         )
-        return prepare_from_leader(pipeline, plan, job.loader.training, state, channel)
+        return prepare_task(pipeline, plan, job.loader.training, state, channel)
 
     def leave(self) -> None:
         pipeline = self._pipeline

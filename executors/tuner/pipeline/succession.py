@@ -1,19 +1,36 @@
-"""Preparation of the next task on the ranks of a pipeline while the present one trains.
+"""The pipeline switch: from one job to the next without an idle pipeline (Ymir, section 6.2, Figure 9).
 
-All ranks must begin to prepare it, and leave the present task, at the same step. So each rank sends its
-progress with the next task along with every step, and acts on the sums, which are the same on all ranks.
+Job A runs from rank 0 to the last one, so its last backward ends on the last rank first and on rank 0 last.
+Job B runs the other way: its first stage is on the last rank, which can begin B's first forward while the
+ranks before it still run A's last backward.
+
+All ranks must begin to prepare B, and leave A, at the same step. So each rank sends its progress with B along
+with every step of A, and acts on the sums, which are the same on all ranks. On each rank, as soon as its own
+last backward of A is done:
+
+1. a thread loads B's part: adapter and moments;
+2. another thread finishes A: it waits for the gradient norms of all ranks, clips, does the last AdamW step,
+   and stores A's part in host memory, from where rank 0 gathers it;
+3. B's first forward begins after 1, and on ranks behind the first when its activations arrive.
+
+The paper stores A before it loads B. Here A cannot be stored yet: the last update clips by the norm of the
+whole gradient, which is complete only after rank 0's backward. A's part and B's have memory of their own and
+are small, so neither waits for the other.
 """
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from executors.tuner.background_opening import BackgroundOpening
+from executors.lora.task import TaskState
+from executors.tuner.opening import BackgroundOpening
 from executors.tuner.pipeline.group import Channel
 from executors.tuner.pipeline.partition import Direction
-from executors.tuner.pipeline.pool import PipelineRank
+from executors.tuner.pipeline.pipeline_rank import PipelineRank
 from executors.tuner.pipeline.preparation import PreparedTask
+from executors.tuner.pipeline.task import PipelineTask, StepResult, load_task
 from executors.tuner.team import Succession
 
 
@@ -25,6 +42,7 @@ class Prepares(Protocol):
 
 
 T = TypeVar("T", bound=Prepares)
+
 FindSuccessor = Callable[[], BackgroundOpening[T] | None]
 """Returns the opening of the next task; None while this rank has none."""
 
@@ -86,3 +104,50 @@ class Successions(Generic[T]):
         opening = self._find()
         assert opening is not None, "it was opened"
         return opening.result()
+
+
+@dataclass(frozen=True)
+class StoredTask:
+    """Result of a job after a switch.
+
+    Attributes:
+        step: its last step.
+        state: its whole state on rank 0; None on other ranks.
+    """
+
+    step: StepResult
+    state: TaskState | None
+
+
+def switch(old: PipelineTask, prepared: PreparedTask) -> tuple[PipelineTask, "Future[StoredTask]"]:
+    """Do the last step of one job and switch to the next; all ranks do so at the same time.
+
+    Temporal transfer has no overlap: B starts from A's last adapter, and needs A's whole state. Run A's last
+    `step`, gather its `state`, and prepare and load B from it.
+
+    Args:
+        old: A, which may not be used afterwards.
+        prepared: B, from `prepare_task`.
+
+    Returns:
+        B, ready to `step`, and A's end, which must be awaited before the pipeline is closed or switched
+        again. It raises the errors of `PipelineTask.update` and `PipelineTask.state`.
+
+    Raises:
+        ValueError: A has used all its samples.
+    """
+    pipeline = old.pipeline
+    old.accumulate()
+    loading = pipeline.loads.submit(lambda: load_task(pipeline, prepared))
+    stored = pipeline.stores.submit(lambda: _finish(old, pipeline.group.background))
+    new = loading.result()
+    new.adopt()
+    return new, stored
+
+
+def _finish(task: PipelineTask, channel: Channel) -> StoredTask:
+    try:
+        result = task.update(channel)
+        return StoredTask(result, task.store(channel))
+    finally:
+        task.close()

@@ -11,17 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from executors.gang.shares import share
+from executors.gang.batches import share
 from executors.lora.adapted_pass import Adapted
 from executors.lora.batch import PackedBatch, TokenSequence, pack
 from executors.lora.task import TaskState
 from executors.tuner.pipeline.group import Channel
-from executors.tuner.pipeline.part import StagePart
-from executors.tuner.pipeline.passes import StagePasses
-from executors.tuner.pipeline.pool import PipelineRank
-from executors.tuner.pipeline.preparation import PreparedTask, read_batch, upcoming
-from executors.tuner.pipeline.schedule import one_forward_one_backward, split
-from executors.tuner.pipeline.states import gather_state
+from executors.tuner.pipeline.part import StagePart, StagePasses
+from executors.tuner.pipeline.partition import one_forward_one_backward, split
+from executors.tuner.pipeline.pipeline_rank import PipelineRank
+from executors.tuner.pipeline.preparation import PreparedTask, gather_state, read_batch, upcoming
 from executors.tuner.training import InTraining, InUse, activations_checkpointed
 
 _FINGERPRINT_BYTES = 6
@@ -64,9 +62,7 @@ class SequenceEvaluation:
 def load_task(pipeline: PipelineRank, prepared: PreparedTask) -> "PipelineTask":
     """Copy a prepared job to the device, and return this rank's part of it."""
     stage = pipeline.stage(prepared.plan.direction)
-    with pipeline.trace.span("load", prepared.plan.task.job_id, prepared.piece.micro_batches):
-        pipeline.hold(stage, prepared.weights)
-        part = StagePart(prepared.layouts[stage], prepared.piece, pipeline.device)
+    part = StagePart(prepared.layouts[stage], prepared.piece, pipeline.device)
     return PipelineTask(pipeline, prepared, part)
 
 
@@ -103,24 +99,11 @@ class PipelineTask:
 
     @property
     def job_id(self) -> str:
-        """Id of the job."""
         return self.plan.task.job_id
 
     @property
-    def samples_done(self) -> int:
-        """Sequences used so far."""
-        return self._standing.samples_done
-
-    @property
     def finished(self) -> bool:
-        """Whether all samples are used."""
         return self._standing.finished
-
-    @property
-    def next_is_last(self) -> bool:
-        """Whether the next step uses the last samples: if another job waits, `switch` takes it."""
-        left = self.plan.task.total_samples - self.samples_done
-        return 0 < left <= self.plan.task.batch_size
 
     @property
     def part(self) -> StagePart:
@@ -138,7 +121,6 @@ class PipelineTask:
             signals: numbers that this rank sends to all, the same count on each rank.
 
         Raises:
-            StageLostError: another rank is lost.
             ValueError: all samples are used, or the ranks train different tasks.
         """
         self.accumulate()
@@ -150,7 +132,6 @@ class PipelineTask:
         Returns after this rank's own last micro-batch; other ranks may still run.
 
         Raises:
-            StageLostError: another rank is lost.
             ValueError: all samples are used.
         """
         if self.finished:
@@ -165,8 +146,7 @@ class PipelineTask:
 
     def _run(self, places: Sequence[Sequence[int]]) -> None:
         """Run micro-batches, given by the places of their sequences in the batch."""
-        group, trace, passes = self.pipeline.group, self.pipeline.trace, self._passes
-        step = self._standing.micro_batches
+        group, passes = self.pipeline.group, self._passes
         batches = [self._packed([self._batch[place] for place in part]) for part in places]
         adapters = [self._in_training(part) for part in places]
         loss_tokens = sum(sequence.loss_tokens for sequence in self._batch)
@@ -177,12 +157,11 @@ class PipelineTask:
             batch, adapter = batches[number], adapters[number]
             if kind == "forward":
                 received = self._receive_hidden(batch)
-                with trace.span("forward", self.job_id, step):
-                    output = passes.forward(batch, received, adapter)
-                    if passes.is_last:
-                        output = cross_entropy(output, batch.labels, reduction="none").sum() / loss_tokens
-                        losses.append(output.detach())
-                if not passes.is_last:
+                output = passes.forward(batch, received, adapter)
+                if passes.is_last:
+                    output = cross_entropy(output, batch.labels, reduction="none").sum() / loss_tokens
+                    losses.append(output.detach())
+                else:
                     group.activations.send(output.detach(), self._neighbour(1))
                 kept[number] = received, output
             else:
@@ -192,8 +171,7 @@ class PipelineTask:
                     gradient = group.gradients.receive(
                         output.shape, output.dtype, output.device, self._neighbour(1)
                     )
-                with trace.span("backward", self.job_id, step):
-                    back = passes.backward(output, gradient, batch, received, adapter)
+                back = passes.backward(output, gradient, batch, received, adapter)
                 if back is not None:
                     group.gradients.send(back, self._neighbour(-1))
         self._loss = float(torch.stack(losses).sum()) if losses else 0.0
@@ -206,7 +184,6 @@ class PipelineTask:
             signals: see `step`.
 
         Raises:
-            StageLostError: another rank is lost.
             ValueError: the ranks train different tasks.
         """
         started_s = time.monotonic()
@@ -226,8 +203,7 @@ class PipelineTask:
         norm = math.sqrt(
             math.fsum(number for numbers in gathered[: pipeline.stages] for number in numbers[first:])
         )
-        with pipeline.trace.span("update", self.job_id, self._standing.micro_batches):
-            self._part.adapter.update_as_part(norm)
+        self._part.adapter.update_as_part(norm)
         self._advance(updated=math.isfinite(norm))
         return StepResult(loss, norm, sums, exchange_s)
 
@@ -238,7 +214,6 @@ class PipelineTask:
             sequences: the same on all ranks, at least one.
 
         Raises:
-            StageLostError: another rank is lost.
             ValueError: there is no sequence.
         """
         if not sequences:
@@ -267,33 +242,21 @@ class PipelineTask:
         )
 
     def state(self) -> TaskState | None:
-        """Gather the whole state to rank 0, for a checkpoint during training; None on other ranks.
-
-        Raises:
-            StageLostError: another rank is lost.
-        """
+        """Gather the whole state to rank 0, for a checkpoint during training; None on other ranks."""
         return self.store(self.pipeline.group.control)
 
     def store(self, channel: Channel) -> TaskState | None:
         """Gather the state like `state`, over a given channel."""
-        with self.pipeline.trace.span("store", self.job_id, self._standing.micro_batches):
-            vectors = self._part.to_host()
-        return gather_state(
-            self._standing, vectors, self._layouts, self.pipeline.rank, self.plan.direction, channel
-        )
+        rank, vectors = self.pipeline.rank, self._part.to_host()
+        return gather_state(self._standing, vectors, self._layouts, rank, self.plan.direction, channel)
 
     def close(self) -> None:
-        """Release the data."""
         self._data.dataset.close()
 
     def adopt(self) -> None:
         """On CUDA, mark memory that another stream has filled as used by the calling thread's stream."""
         if self.pipeline.device.type == "cuda":
-            stream = torch.cuda.current_stream(self.pipeline.device)
-            self._part.serve(stream)
-            weights = self.pipeline.weights
-            for tensor in () if weights is None else weights.tensors(self._stage):
-                tensor.record_stream(stream)
+            self._part.serve(torch.cuda.current_stream(self.pipeline.device))
 
     def _neighbour(self, distance: int) -> int:
         return self.pipeline.rank_of(self._stage + distance, self.plan.direction)

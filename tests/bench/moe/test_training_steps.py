@@ -5,6 +5,8 @@ import pytest
 from bench.moe.training import RankStep, merged, step_times
 from executors.moe.parallel.micro_ops import CollectiveKind
 from executors.moe.parallel.trace import MicroOpRecord
+from bench.moe.training_steps import RankStep, merged, step_times
+from executors.moe.parallel.micro_ops import CollectiveKind, MicroOpRecord
 
 
 def exchange(rank: int, label: str, submitted_s: float, issued_s: float, completed_s: float) -> MicroOpRecord:

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from executors.elastic.settings import ElasticSettings
-from executors.gang.folder import JobFolder
-from executors.gang.places import job_folder
+from executors.gang.folder import JobFolder, job_folder
+from executors.settings import JobSettings
 from schemas.fleet import RunFailed
 from schemas.lora import Dataset
 from tests.support.doomed_node import DoomedNode
@@ -141,7 +140,7 @@ def test_a_worker_that_its_node_does_not_hear_ends_and_leaves_others_no_reason(f
 
 
 def test_the_workers_of_a_killed_node_are_gone_after_a_moment(
-    elastic_settings: ElasticSettings, tmp_path: Path
+    elastic_settings: JobSettings, tmp_path: Path
 ) -> None:
     with closing(DoomedNode(tmp_path, elastic_settings)) as node:
         pids = node.workers()

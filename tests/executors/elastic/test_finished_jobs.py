@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from executors.gang.checkpoints import FINISHED_JOB
-from executors.gang.places import checkpoint_root
+from executors.gang.folder import checkpoint_root
 from executors.node.checkpoints import FINAL, CheckpointStore
 from schemas.elastic.workload import ElasticWorkload
 from schemas.fleet import RunFailed, RunFinished, RunStarted

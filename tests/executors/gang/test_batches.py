@@ -4,8 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executors.gang.batches import IGNORED, global_batch, pad
-from executors.gang.shares import share
+from executors.gang.batches import IGNORED, global_batch, pad, share
 from executors.lora.batch import TextSequence
 
 sizes = st.integers(1, 40)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from executors.elastic.model import load_model as load_elastic
+from executors.elastic.rank import load_model as load_elastic
 from executors.gang.models import ModelError, model_directory, named_as_in_job
 from executors.moe.training.model import load_model as load_moe
 from executors.moe.training.model import records_of

@@ -8,8 +8,9 @@ import pytest
 
 from executors.gang.folder import JobFolder
 from executors.gang.meeting import Assembly, Meeting, PeerFailedError
-from executors.gang.membership import Membership
-from executors.tuner.gathering import HaltedError, come_together
+from executors.gang.messages import Membership
+from executors.tuner.faults import HaltedError
+from executors.tuner.team import come_together
 
 _HOST = "127.0.0.1"
 

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from executors.gang.membership import Membership
-from executors.gang.messages import MESSAGES, Ended, Failed, Joined, RankMessage
+from executors.gang.messages import MESSAGES, Ended, Failed, Joined, Membership, RankMessage
 from executors.gang.node import GangNode
 from executors.gang.rank_processes import RankProcesses
-from executors.gang.settings import JobSettings
 from executors.processes.forked_process import ForkedProcess
+from executors.settings import JobSettings
 from tests.support import small_processes
 from tests.support.fork_server import start_fork_server
 from tests.support.small_processes import STATUS

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import pytest
 
-from executors.gang.settings import JobSettings
+from executors.settings import JobSettings
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
 from tests.small_gang.kind import LineAssigned, LineReleased, LineWorkload
 from tests.small_gang.runner import LineRunner

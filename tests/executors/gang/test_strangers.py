@@ -11,7 +11,7 @@ from torch.distributed import PrefixStore, TCPStore
 
 from executors.gang.folder import JobFolder
 from executors.gang.meeting import Meeting
-from executors.gang.membership import Membership
+from executors.gang.messages import Membership
 
 HOST, OTHER_ADDRESS = "127.0.0.1", "127.0.0.2"
 GENERATION = 7

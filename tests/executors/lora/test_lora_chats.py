@@ -14,11 +14,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from executors.lora.base_model import SharedBase, load_base
 from executors.lora.chat import read_messages
-from executors.lora.columns import with_columns
 from executors.lora.dataset import DatasetError, DatasetRoot
 from executors.lora.engine import FusedEngine
 from executors.lora.model_kind import records_in
-from executors.lora.records import LabelledRecords, TextRecord, TextRecords
+from executors.lora.records import LabelledRecords, TextRecord, TextRecords, with_columns
 from schemas.lora import ChatColumns, Columns, Dataset, InstructionColumns, PromptColumns, TextColumns
 from tests.support.examples import examples
 

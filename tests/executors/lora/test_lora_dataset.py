@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from executors.lora import dataset
 from executors.lora.base_model import SharedBase
-from executors.lora.columns import with_columns
 from executors.lora.dataset import (
     Cursor,
     DatasetError,
@@ -26,7 +25,14 @@ from executors.lora.dataset import (
 )
 from executors.lora.engine import FusedEngine
 from executors.lora.record_fields import read_json
-from executors.lora.records import DatasetRecord, LabelledRecords, RecordForm, TextRecord, TextRecords
+from executors.lora.records import (
+    DatasetRecord,
+    LabelledRecords,
+    RecordForm,
+    TextRecord,
+    TextRecords,
+    with_columns,
+)
 from executors.moe.serving.requests import Prompts
 from schemas.lora import ChatColumns, TextColumns
 from tests.support.examples import examples

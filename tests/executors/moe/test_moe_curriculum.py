@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from executors.moe.curriculum import Curriculum, order_by_complexity
+from executors.moe.training.samples import Curriculum, order_by_complexity
 
 
 def order(vectors: list[list[float]], tokens: list[int] | None = None) -> list[int]:

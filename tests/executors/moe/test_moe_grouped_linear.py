@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from executors.moe.grouped_linear import _GroupedLinear, _LoopedLinear, grouped_linear
+from executors.moe.experts import _GroupedLinear, _LoopedLinear, grouped_linear
 
 COUNTS = torch.tensor([3, 0, 5, 1, 0])
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 PROGRAM = """
-from executors.gang.membership import Membership
+from executors.gang.messages import Membership
 from executors.gang.messages import MESSAGES
 from executors.processes.forked_process import ForkedProcess
 from schemas.services import begin_log

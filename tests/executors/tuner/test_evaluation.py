@@ -18,7 +18,7 @@ def test_accuracy_is_the_share_of_loss_tokens_that_are_predicted_right(worker: L
     model = AutoModelForCausalLM.from_pretrained(worker.base.directory)
     adapted = PeftModel.from_pretrained(model, worker.root / "output" / CELL / "u" / "a").eval()
     right = total = 0
-    validation = worker.loaders.take(work).validation
+    validation = worker.loaders.open(work).validation
     for index in range(len(validation)):
         sequence = validation[index]
         ids = torch.tensor([sequence.token_ids])

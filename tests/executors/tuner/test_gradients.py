@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from executors.gang.shares import share
+from executors.gang.batches import share
 from executors.lora.base_model import SharedBase
 from executors.tuner.data import Loader
 from executors.tuner.training import Sample, Trainer
@@ -43,7 +43,7 @@ def test_accumulated_and_shared_it_is_the_gradient_of_one_pass(
     base: SharedBase, worker: LoneWorker, world: int, micro_batch_size: int, dropout: float
 ) -> None:
     work = workload(hyperparameters={"dropout": dropout})
-    loader = worker.loaders.take(work)
+    loader = worker.loaders.open(work)
     batch = batch_of(loader, work)
     expected = gradient_on(trainer_of(base, loader, work, len(batch)), batch, 1)
     found = gradient_on(trainer_of(base, loader, work, micro_batch_size), batch, world)
@@ -53,7 +53,7 @@ def test_accumulated_and_shared_it_is_the_gradient_of_one_pass(
 
 def test_dropout_masks_depend_on_the_step(base: SharedBase, worker: LoneWorker) -> None:
     work = workload(hyperparameters={"dropout": 0.4})
-    loader = worker.loaders.take(work)
+    loader = worker.loaders.open(work)
     trainer = trainer_of(base, loader, work, 6)
     losses = [float(trainer.accumulate(batch_of(loader, work), step, 1)[0, 0]) for step in (1, 2, 1)]
     assert losses[0] == losses[2] != losses[1]
@@ -64,7 +64,7 @@ def test_computing_activations_again_changes_no_gradient(
     base: SharedBase, worker: LoneWorker, dropout: float
 ) -> None:
     work = workload(hyperparameters={"dropout": dropout})
-    loader = worker.loaders.take(work)
+    loader = worker.loaders.open(work)
     batch = batch_of(loader, work)
     expected = gradient_on(trainer_of(base, loader, work, 6), batch, 1)
     in_training = [module.training for module in base.model.modules()]
@@ -76,7 +76,7 @@ def test_computing_activations_again_changes_no_gradient(
 
 def test_the_mean_loss_is_that_of_transformers(base: SharedBase, worker: LoneWorker) -> None:
     work = workload()
-    loader = worker.loaders.take(work)
+    loader = worker.loaders.open(work)
     batch = batch_of(loader, work)
     trainer = open_trainer(base, work, loader, torch.device("cpu"))
     step = trainer.step(batch, 0, 1, (), lambda vector: None)
@@ -96,5 +96,5 @@ def test_the_mean_loss_is_that_of_transformers(base: SharedBase, worker: LoneWor
 
 def test_frozen_layers_have_no_adapter(base: SharedBase, worker: LoneWorker) -> None:
     work = workload(hyperparameters={"frozen_layers": 1})
-    trainer = open_trainer(base, work, worker.loaders.take(work), torch.device("cpu"))
+    trainer = open_trainer(base, work, worker.loaders.open(work), torch.device("cpu"))
     assert {name.split(".")[2] for name in trainer.adapter.layout.sites} == {"1"}

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from executors.lora.adapter import initial_parameters
 from executors.lora.base_model import SharedBase
 from executors.tuner.checkpoints import lora_task
-from executors.tuner.sampling import annealing_exponent, draw_sources, shares
+from executors.tuner.data import annealing_exponent, draw_sources, shares
 from schemas.fleet import RunFinished, RunStarted
 from schemas.merging.commands import JobOrder
 from schemas.merging.reports import TaskEvaluated
@@ -65,7 +65,7 @@ class HandWritten:
         self.optimizer.step()
 
     def train(self, job: JobOrder, iterations: int) -> None:
-        loader = self._worker.loaders.take(job.workload)
+        loader = self._worker.loaders.open(job.workload)
         size = job.workload.hyperparameters.batch_size
         for number in range(iterations):
             records = loader.stream.take(number * size, size)
@@ -110,7 +110,7 @@ def test_a_shared_run_is_one_adapter_on_both_datasets(worker: LoneWorker) -> Non
     second = order("b", workload(14, dataset="other.jsonl", hyperparameters={"batch_size": 3}))
     worker.run(assigned("n1", first, second, mode="spatial"))
     loop = HandWritten(worker, first)
-    loaders = [worker.loaders.take(job.workload) for job in (first, second)]
+    loaders = [worker.loaders.open(job.workload) for job in (first, second)]
     drawn = [0, 0]
     for number in range(8):
         exponent = annealing_exponent(number * 9 // 78, epochs=2)  # 14 steps of 9, of 78 records

@@ -1,7 +1,5 @@
-"""Data loaders that are prepared ahead of their task."""
+"""Data that is checked ahead of its task."""
 
-import os
-import signal
 import time
 from pathlib import Path
 
@@ -10,10 +8,8 @@ import pytest
 from executors.lora.base_model import SharedBase
 from executors.lora.dataset import DatasetError, DatasetIndex, DatasetRoot, FileIdentity
 from executors.lora.records import RecordForm
-from executors.tuner.data import Loader, PreparedLoaders, SharedTokenizer
-from executors.tuner.faults import FieldError
+from executors.tuner.data import Loader, SharedTokenizer
 from executors.tuner.indexing import Indexer, IndexFiles
-from executors.tuner.prewarm import prewarm_on_signal
 from executors.tuner.settings import TunerSettings
 from schemas.fleet import RunFinished
 from schemas.merging.commands import LoaderPrewarmed
@@ -21,58 +17,11 @@ from tests.support.executors import write_dataset
 from tests.support.tuner_nodes import Fleet, order, workload
 
 
-class Clock:
-    now_s = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def loaders(base: SharedBase, tuner_settings: TunerSettings, clock: Clock) -> PreparedLoaders:
-    root = DatasetRoot(tuner_settings.dataset_root)
-    return PreparedLoaders(root, SharedTokenizer(base.tokenizer), tuner_settings, clock)
-
-
 def until(condition) -> None:
     deadline_s = time.monotonic() + 10.0
     while not condition():
         assert time.monotonic() < deadline_s
         time.sleep(0.005)
-
-
-def test_a_prepared_loader_is_taken_once(loaders: PreparedLoaders) -> None:
-    loaders.prepare(workload(), drop_s=1_060.0)
-    loaders.prepare(workload(), drop_s=1_060.0)
-    assert loaders.drop_expired() == 1
-    prepared = loaders.take(workload())
-    assert loaders.drop_expired() == 0
-    assert loaders.take(workload()) is not prepared
-
-
-def test_a_loader_that_nobody_takes_is_given_up(loaders: PreparedLoaders, clock: Clock) -> None:
-    loaders.prepare(workload(), drop_s=1_030.0)
-    clock.now_s = 1_029.0
-    assert loaders.drop_expired() == 1
-    clock.now_s = 1_030.0
-    assert loaders.drop_expired() == 0
-
-
-def test_what_was_missing_when_it_was_prepared_may_have_come_since(
-    loaders: PreparedLoaders, tuner_settings: TunerSettings
-) -> None:
-    late = workload(dataset="late.jsonl")
-    loaders.prepare(late, drop_s=2_000.0)
-    with pytest.raises(FieldError, match=r"dataset\.path: 'late\.jsonl': no such dataset"):
-        loaders.take(late)
-    loaders.prepare(late, drop_s=2_000.0)
-    write_dataset(tuner_settings.dataset_root / "late.jsonl", records=9)
-    assert len(loaders.take(late).training) == 9
 
 
 def test_records_are_tokenised_once(base: SharedBase, tuner_settings: TunerSettings) -> None:
@@ -122,18 +71,6 @@ def test_an_index_is_of_one_file_as_it_was(tuner_settings: TunerSettings, tmp_pa
         path.write_bytes(path.read_bytes()[:-8])  # torn
     with root.open("d.jsonl", files.find) as dataset:
         assert len(dataset) == 11
-
-
-def test_a_signal_prepares_the_next_job(loaders: PreparedLoaders) -> None:
-    before = signal.getsignal(signal.SIGUSR1)
-    restore = prewarm_on_signal(loaders, lambda: workload(), keep_s=10.0**6)
-    try:
-        os.kill(os.getpid(), signal.SIGUSR1)
-        until(lambda: loaders.drop_expired() == 1)
-        assert len(loaders.take(workload()).training) == 48
-    finally:
-        restore()
-    assert signal.getsignal(signal.SIGUSR1) == before
 
 
 def test_a_node_prepares_what_it_is_told(fleet: Fleet) -> None:

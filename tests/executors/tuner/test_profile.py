@@ -8,7 +8,6 @@ import torch
 from executors.lora.base_model import SharedBase
 from executors.tuner.embedding import (
     ParameterGroups,
-    dummy_distribution,
     embed,
     mean_features,
     source_predictions,
@@ -21,7 +20,7 @@ from tests.support.tuner_tasks import LoneWorker, open_trainer, reports_of
 
 
 def sequences(worker: LoneWorker, dataset: str = "pairs.jsonl", count: int = 8) -> list:
-    loader = worker.loaders.take(workload(dataset=dataset))
+    loader = worker.loaders.open(workload(dataset=dataset))
     return [loader.training[index] for index in range(count)]
 
 
@@ -156,16 +155,9 @@ def test_a_halted_profile_run_has_nothing_to_report(
     assert worker.profiled(profile_of("n1", order("a")), is_halted=True) is None
 
 
-def test_the_dummy_distribution_of_leep() -> None:
-    probabilities = torch.tensor([[0.9, 0.1], [0.5, 0.5], [0.2, 0.8]])
-    present, joint = dummy_distribution(probabilities, torch.tensor([4, 7, 4]))
-    assert present.tolist() == [4, 7]
-    torch.testing.assert_close(joint, torch.tensor([[1.1, 0.9], [0.5, 0.5]], dtype=torch.float64) / 3)
-
-
 def test_a_source_model_predicts_the_targets_tokens(base: SharedBase, worker: LoneWorker) -> None:
     work = workload()
-    trainer = open_trainer(base, work, worker.loaders.take(work), torch.device("cpu"))
+    trainer = open_trainer(base, work, worker.loaders.open(work), torch.device("cpu"))
     sample = sequences(worker, "other.jsonl", 4)
     probabilities, labels = source_predictions(trainer, sample)
     assert len(labels) == sum(each.loss_tokens for each in sample)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executors.tuner.sampling import LAST_EXPONENT, Stream, annealing_exponent, draw_sources, shares
+from executors.tuner.data import LAST_EXPONENT, Stream, annealing_exponent, draw_sources, shares
 
 sizes = st.lists(st.integers(1, 10**6), min_size=1, max_size=3)
 

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from executors.lora.base_model import SharedBase, load_base
 from executors.lora.task import AdapterState
-from executors.tuner.heads import fresh_from
+from executors.tuner.checkpoints import fresh_from
 from executors.tuner.settings import TunerSettings
 from executors.tuner.training import Sample, Trainer, new_adapter
 from infra.demo.data import pieces, write_task
@@ -54,7 +54,7 @@ def job(name: str, steps: int) -> TuningWorkload:
 
 def validation_loss(worker: LoneWorker, job_id: str, work: TuningWorkload) -> float:
     """Of a published adapter, on the job's validation data."""
-    loader = worker.loaders.take(work)
+    loader = worker.loaders.open(work)
     trainer = open_trainer(worker.base, work, loader, torch.device("cpu"))
     layout = trainer.adapter.layout
     matrices = load_file(worker.root / "output" / CELL / "u" / job_id / "adapter_model.safetensors")

@@ -24,7 +24,7 @@ from transformers.models.auto.modeling_auto import (
 
 from executors.lora.base_model import load_base
 from executors.lora.model_kind import BaseModelError
-from executors.lora.probe.verdict import UnprovenBaseError
+from executors.lora.probe.deviation import UnprovenBaseError
 from tests.support.base_models.small import VOCABULARY, CannotBuildError, small_model
 
 Task = Literal["language model", "classifier"]

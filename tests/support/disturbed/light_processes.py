@@ -4,8 +4,7 @@ import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
-from executors.gang.membership import Membership
-from executors.gang.messages import Ended, Failed, Joined, RankOrder, RankProgress, Release
+from executors.gang.messages import Ended, Failed, Joined, Membership, RankOrder, RankProgress, Release
 
 JOIN_TIMEOUT_S = 10.0
 PROGRESS_S = 5.0

@@ -12,18 +12,18 @@ from executors.lora.base_model import SharedBase
 from executors.lora.checkpoint import ADAPTER_TENSORS
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import FusedEngine
-from executors.lora.slots.adapters import AdapterOutput
-from executors.lora.slots.checkpoints import RunCheckpoints
+from executors.lora.slots.checkpoints import AdapterOutput, RunCheckpoints
 from executors.lora.slots.runs import task_of
+from executors.lora.slots.settings import LoraSettings
 from executors.lora.slots.slot import SlotRuns
-from executors.lora.slots.workshop import Cadence, Workshop
+from executors.lora.slots.workshop import Workshop
 from executors.lora.task import TaskState
 from executors.node.room import DiskSpace
 from schemas.fleet import FleetEvent
 from schemas.lora_commands import RunOrder, SlotAssigned
 from tests.support.executors import BASE_MODEL, CELL, write_dataset
 
-CADENCE = Cadence(checkpoint_steps=3, checkpoint_s=60.0, checkpoint_wait_s=10.0, progress_s=5.0)
+SETTINGS = LoraSettings(checkpoint_steps=3)
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Bench:
     root: Path
     clock: ManualClock = field(default_factory=ManualClock)
     reports: list[FleetEvent] = field(default_factory=list)
-    cadence: Cadence = CADENCE
+    settings: LoraSettings = SETTINGS
 
     @property
     def datasets(self) -> Path:
@@ -58,7 +58,7 @@ class Bench:
             "engine": engine(self.base, DatasetRoot(self.datasets)),
             "checkpoints": RunCheckpoints(self.root / "checkpoints", self.base, parked_runs=4),
             "adapters": AdapterOutput(self.root / "adapters", CELL, self.base),
-            "cadence": self.cadence,
+            "settings": self.settings,
             "room": DiskSpace({"state root": self.root, "output root": self.root}, least_free_bytes=0),
             "clock": self.clock,
         }

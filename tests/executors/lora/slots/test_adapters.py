@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from executors.lora.slots.adapters import AdapterOutput
+from executors.lora.slots.checkpoints import AdapterOutput
 from tests.support.executors import order
 
 

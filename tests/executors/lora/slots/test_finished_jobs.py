@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from executors.lora.slots.adapters import AdapterOutput
+from executors.lora.slots.checkpoints import AdapterOutput
 from executors.lora.slots.slot import SlotRuns
 from executors.node.checkpoints import FINAL, CheckpointStore
 from schemas.fleet import RunFailed, RunFinished, RunStarted

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from executors.lora.engine import FusedEngine
-from executors.lora.memory import BYTES_PER_GIB
+from executors.lora.engine import BYTES_PER_GIB, FusedEngine
 from schemas.fleet import RunFailed, RunProgressed
 from schemas.lora_commands import MEMORY_TOLERANCE_GIB
 from tests.support.executors import assignment, order

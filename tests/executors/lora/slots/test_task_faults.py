@@ -9,11 +9,16 @@ from torch import Tensor
 
 from executors.lora import engine as engine_module
 from executors.lora.checkpoint import ADAPTER_TENSORS
-from executors.lora.fused_linear import SiteAdapter
+from executors.lora.fused_layers import SiteAdapter
 from executors.lora.resident import ResidentTask
 from executors.lora.segment_products import Rows
-from executors.lora.slots.adapters import AdapterOutput, PublishedAdapter
-from executors.lora.slots.checkpoints import FinishedRun, RunCheckpoints, SavedRun
+from executors.lora.slots.checkpoints import (
+    AdapterOutput,
+    FinishedRun,
+    PublishedAdapter,
+    RunCheckpoints,
+    SavedRun,
+)
 from executors.lora.task import TaskState
 from schemas.fleet import RunFailed, RunFinished
 from tests.support.executors import assignment, order

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from executors.moe.parallel.coordination import Coordinator
-from executors.moe.parallel.wire import Wire
+from executors.moe.parallel.coordination import Coordinator, Wire
 
 _HOST = "127.0.0.1"
 _WAIT_S = 10.0

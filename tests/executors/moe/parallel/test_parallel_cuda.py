@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from executors.moe.parallel.micro_ops import CollectiveKind
-from executors.moe.parallel.trace import overlaps, waited_behind
 from tests.executors.moe.conftest import RunRanks
 from tests.executors.moe.parallel.test_parallel_training import records
 from tests.support import parallel_scenarios as scenarios
+from tests.support.micro_ops import overlaps, waited_behind
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from executors.moe.parallel.micro_ops import CollectiveKind
-from executors.moe.parallel.trace import MicroOpRecord, overlaps, waited_behind
+from executors.moe.parallel.micro_ops import CollectiveKind, MicroOpRecord
 from tests.executors.moe.conftest import RunRanks
 from tests.support import parallel_scenarios as scenarios
+from tests.support.micro_ops import overlaps, waited_behind
 
 
 def records(result: dict[str, Any]) -> list[MicroOpRecord]:

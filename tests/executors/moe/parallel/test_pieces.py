@@ -5,10 +5,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from executors.moe.parallel.experts import routes
 from executors.moe.parallel.gradients import DEFAULT_PARTITION_BYTES, partition
-from executors.moe.parallel.micro_ops import CollectiveKind, part_bytes
-from executors.moe.parallel.routes import routes
-from executors.moe.parallel.trace import MicroOpRecord, overlaps, waited_behind
+from executors.moe.parallel.micro_ops import CollectiveKind, MicroOpRecord, part_bytes
+from tests.support.micro_ops import overlaps, waited_behind
 
 matrices = st.tuples(st.integers(1, 3), st.integers(1, 3)).flatmap(
     lambda shape: st.lists(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executors.gang.group import DisagreementError
-from executors.moe.parallel.micro_ops import CollectiveKind
+from executors.moe.parallel.micro_ops import CollectiveKind, MicroOpRecord
 from executors.moe.parallel.planning import (
     MeasuredAllreduce,
     PlannedOrder,
@@ -15,7 +15,6 @@ from executors.moe.parallel.planning import (
     measured_step,
     plan_step,
 )
-from executors.moe.parallel.trace import MicroOpRecord
 
 A, R = CollectiveKind.ALL_TO_ALL, CollectiveKind.ALLREDUCE
 

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from torch import Tensor, int64, nn, tensor, zeros
 
-from executors.moe.serving.forecasts import FORECASTS, History
 from executors.moe.serving.phases import LayerLayout, StandingPlacement
-from executors.moe.serving.profiling import ProfileStage
+from executors.moe.serving.profiling import History, ProfileStage, forecast_of
 from executors.moe.serving.slots import ExpertSlots
 from executors.moe.serving.statistics import Percentiles
 from solvers.experts.paths import PathProfile
@@ -75,7 +74,7 @@ def test_history_fades() -> None:
         history.add(0, np.array([8, 0]))
     for _ in range(40):
         history.add(0, np.array([0, 8]))
-    loads = FORECASTS["history"](PathProfile(2, 1), history, SCHEMES["eplb"])(0, np.empty((0, 0))).loads
+    loads = forecast_of(PathProfile(2, 1), history, SCHEMES["eplb"])(0, np.empty((0, 0))).loads
     assert loads[1] > 9 * loads[0] > 0
 
 

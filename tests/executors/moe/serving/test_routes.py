@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from executors.moe.serving.routes import route_of, spread_evenly
+from executors.moe.serving.slots import route_of, spread_evenly
 from solvers.experts.placement import Cluster, Demand, Placement
 from solvers.experts.schemes import SCHEMES
 from solvers.experts.splitting import even_split, sends

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from executors.moe.training.memory import RESERVED_RATIO, budget_of_free, expert_budget
+from executors.moe.training.spread import RESERVED_RATIO, budget_of_free, expert_budget
 from tests.support.parallel_experts import CPU
 
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executors.moe.parallel.packing import MicroOpTimes, Packing
-from executors.moe.training.packing import PackingController, begin_packing
+from executors.moe.parallel.packing import MicroOpTimes, Packing, PackingController, begin_packing
 
 SLOW = MicroOpTimes(all_to_all_s=2.0, feed_forward_s=1.0)
 FAST = MicroOpTimes(all_to_all_s=1.0, feed_forward_s=2.0)

@@ -12,8 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from executors.gang.folder import JobFolder
-from executors.gang.places import job_folder
+from executors.gang.folder import JobFolder, job_folder
 from executors.moe.conversion.convert import convert
 from executors.moe.conversion.storage import MoeDescription, load
 from schemas.experts.reports import ExpertsProfiled, ExpertsRouted

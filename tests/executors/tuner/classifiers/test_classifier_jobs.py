@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification
 
-from executors.gang.shares import share
+from executors.gang.batches import share
 from executors.lora.base_model import load_base
 from executors.lora.dataset import DatasetRoot
 from executors.lora.model_kind import records_in
@@ -33,7 +33,7 @@ MakeWork = Callable[..., TuningWorkload]
 
 
 def batch_and_trainer(worker: LoneWorker, work: TuningWorkload) -> tuple[list[Sample], Trainer]:
-    loader = worker.loaders.take(work)
+    loader = worker.loaders.open(work)
     trainer = open_trainer(worker.base, work, loader, torch.device("cpu"))
     # A new adapter's B is zero, and so is half of its gradient.
     trainer.adapter.tensors[0].uniform_(-0.3, 0.3, generator=torch.Generator().manual_seed(3))
@@ -79,7 +79,7 @@ def test_the_embedding_is_of_the_backbone_by_the_base_models_head(
     family: str, worker_of: MakeWorker, work_of: MakeWork
 ) -> None:
     worker = worker_of(family)
-    base, loader = worker.base, worker.loaders.take(work_of(family))
+    base, loader = worker.base, worker.loaders.open(work_of(family))
     sample = [loader.training[index] for index in range(3)]
     found = embed(base, sample, time.monotonic() + 60.0)
     plain = AutoModelForSequenceClassification.from_pretrained(base.directory)

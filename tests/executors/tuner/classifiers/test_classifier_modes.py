@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification
 
-from executors.tuner.sampling import annealing_exponent, draw_sources, shares
+from executors.tuner.data import annealing_exponent, draw_sources, shares
 from schemas.fleet import RunFinished
 from schemas.merging.commands import JobOrder, TaskAssigned
 from schemas.merging.reports import TaskEvaluated
@@ -80,7 +80,7 @@ def test_jobs_of_a_shared_run_share_matrices_and_have_heads_of_their_own(
     second = order("b", work_of(family, 14, other=True, hyperparameters={"batch_size": 3}))
     worker.run(assigned("n1", first, second, mode="spatial"))
     loop = ClassifierLoop(worker, first, jobs=2)
-    loaders = [worker.loaders.take(job.workload) for job in (first, second)]
+    loaders = [worker.loaders.open(job.workload) for job in (first, second)]
     drawn = [0, 0]
     for number in range(8):
         exponent = annealing_exponent(number * 9 // 78, epochs=2)  # 14 steps of 9, of 78 records
@@ -123,7 +123,7 @@ def test_a_job_is_done_at_its_accuracy_which_is_the_share_of_records_that_peft_g
     assert last.accuracy >= 0.9
     model = AutoModelForSequenceClassification.from_pretrained(directories[family])
     adapted = PeftModel.from_pretrained(model, folder(worker, "a")).eval()
-    validation = worker.loaders.take(work).validation
+    validation = worker.loaders.open(work).validation
     right = 0
     for index in range(len(validation)):
         with torch.no_grad():

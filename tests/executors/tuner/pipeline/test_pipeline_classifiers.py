@@ -7,8 +7,6 @@ import pytest
 import torch
 
 from executors.lora.base_model import load_base
-from executors.lora.model_kind import BaseModelError
-from executors.tuner.pipeline.structure import load_structure
 from executors.tuner.settings import TunerSettings
 from schemas.fleet import RunFinished
 from schemas.merging.commands import JobOrder
@@ -104,10 +102,3 @@ def test_a_profile_run_shows_what_one_on_a_worker_alone_does(node: Fleet, family
     (piped,), (alone,) = (node.reports(ProfileReported, job_id) for job_id in "pq")
     assert piped.losses == pytest.approx(alone.losses, rel=1e-4)
     assert piped.embedding == pytest.approx(alone.embedding)
-
-
-@pytest.mark.long
-def test_a_classifier_is_not_built_from_its_configuration_alone(tmp_path: Path) -> None:
-    directory = write_classifier(tmp_path, "llama")
-    with pytest.raises(BaseModelError, match="cannot be built without its parameters"):
-        load_structure(directory, torch.device("cpu"))

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from executors.tuner.pipeline.schedule import Action, one_forward_one_backward, split
+from executors.tuner.pipeline.partition import Action, one_forward_one_backward, split
 from tests.support.examples import examples
 
 SHAPES = {"stages": st.integers(1, 8), "micro_batches": st.integers(1, 12)}

@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from executors.moe.parallel.lanes import Lanes
-from executors.moe.parallel.micro_ops import Pending
+from executors.moe.parallel.groups import Lanes
+from executors.moe.parallel.micro_ops import MicroOpRecord, Pending
 from executors.moe.parallel.planning import PlannedOrder
 from executors.moe.parallel.scheduler import CommunicationScheduler
-from executors.moe.parallel.trace import MicroOpRecord
 
 
 class UnscheduledCommunication:
