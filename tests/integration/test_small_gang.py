@@ -183,7 +183,7 @@ def test_a_killed_process_costs_one_generation(
     (rank if victim == "rank" else service).kill()
     fleet.await_completed(job_id)
     changes = [(each["generation"], each["reason"]) for each in fleet.decided(LineChanged.TYPE, job_id)]
-    assert changes[:3] == [(1, "started"), (1, "node_lost"), (2, "started")]
+    assert changes[:3] == [(1, "started"), (1, "run_failed"), (2, "resumed")]
     resumed = [each for each in fleet.decided(LineAssigned.TYPE, job_id) if each["generation"] == 2]
     assert {each["node"] for each in resumed} == set(NODES)
     starts = [each for each in fleet.events(RunStarted.TYPE, job_id) if each["run_id"] == f"2/{job_id}"]

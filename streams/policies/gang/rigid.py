@@ -72,7 +72,10 @@ class RigidGangs(SingleJobGangs[S, R]):
 
     def broken_invariants(self) -> Iterator[str]:
         yield from super().broken_invariants()
+        held: Counter[str] = Counter()
         for id, job in self.jobs.items():
+            held.update(job.members)
+            held.update(job.leaving_ranks)
             if job.members and sum(job.members.values()) != job.ranks:
                 yield f"job {id} has {sum(job.members.values())} of {job.ranks} ranks"
             if job.members and job.leaving:
@@ -80,12 +83,11 @@ class RigidGangs(SingleJobGangs[S, R]):
             for node in (*job.members, *job.leaving):
                 if id not in self.gpus.holders(node):
                     yield f"job {id} has ranks on node {node}, and holds no GPUs there"
-        held = {node: self.held_on(node) for node in self.gpus.nodes}
         for node, count in held.items():
-            if count > self.gpus.nodes[node]:
-                yield f"node {node} has {count} ranks on {self.gpus.nodes[node]} GPUs"
-        if self.gpus.used != sum(held.values()):
-            yield f"{self.gpus.used} GPUs are held for {sum(held.values())} ranks"
+            if count > self.gpus.nodes.get(node, 0):
+                yield f"node {node} has {count} ranks on {self.gpus.nodes.get(node, 0)} GPUs"
+        if self.gpus.used != held.total():
+            yield f"{self.gpus.used} GPUs are held for {held.total()} ranks"
 
     def start(self, job: S) -> bool:
         """Start a waiting job on idle GPUs; return whether there are enough."""

@@ -29,8 +29,7 @@ class _GangSettings(Protocol):
 
 
 class GangZone(ZonePolicy, Generic[G, R]):
-    """See `ZonePolicy`. By default it has no quotes, no solver and no events of its own, and any node may
-    leave that has no processes."""
+    """See `ZonePolicy`. By default it has no quotes, no solver and no events of its own."""
 
     def __init__(self, context: ZoneContext, gangs: Gangs[G, R], gang: Callable[..., G]) -> None:
         """Begin with an empty zone. The policy applies the configuration (`_configure`) once its own parts
@@ -134,10 +133,10 @@ class GangZone(ZonePolicy, Generic[G, R]):
     def _admit(self, gang: G) -> Evidence:
         """Return the evidence of the admission of a job, which is not yet among the gangs."""
 
-    def _needed(self, nodes: Iterable[str]) -> Iterable[str]:  # noqa: ARG002
+    @abstractmethod
+    def _needed(self, nodes: Iterable[str]) -> Iterable[str]:
         """Yield the nodes without which a job would never run, in the given order: nodes that are not needed
         count as gone for those after them."""
-        return ()
 
     def _give_up_silent(self) -> None:
         """Count silent runs as failed, some ten times per timeout."""
