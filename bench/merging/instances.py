@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from bench.merging.measured import Profiles, WorkloadJob
-from schemas.merging.problems import MAX_TRANSFERS, JobKind, MergeProblem, StepTime, Transfer, Unit
+from schemas.merging.problems import MAX_TRANSFERS, JobKind, MergeProblem, StepTime, TransferPair, Unit
 from schemas.merging.reports import MeasuredStep
 from schemas.merging.settings import MAX_SPEEDS
 from solvers.merging.lookup_table import Configuration, LookupTable, faster_only
@@ -96,7 +96,7 @@ def synthetic(shape: InstanceShape) -> MergeProblem:
     ]
     low, high = sorted((shape.least_ratio, shape.most_ratio))
     transfers = tuple(
-        Transfer.model_validate(
+        TransferPair.model_validate(
             {
                 "mode": mode,
                 "donor": donor,
@@ -138,7 +138,9 @@ def measured_mix(
                 if mode == "temporal" or a <= b:
                     fields = {"mode": mode, "donor": a, "receiver": b, "receiver_ratio": ratio}
                     transfers.append(
-                        Transfer.model_validate(fields | ({"donor_ratio": back} if mode == "spatial" else {}))
+                        TransferPair.model_validate(
+                            fields | ({"donor_ratio": back} if mode == "spatial" else {})
+                        )
                     )
     iterations = []
     for task, kind in zip(tasks, kinds, strict=True):

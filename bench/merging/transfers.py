@@ -33,7 +33,7 @@ from executors.tuner.training import InUse, Sample, Trainer
 from infra.demo.library import pieces, write_task
 from schemas.lora import Dataset
 from schemas.merging.commands import JobOrder
-from schemas.merging.workload import Target, TuningHyperparameters, TuningWorkload
+from schemas.merging.workload import TrainingTarget, TuningHyperparameters, TuningWorkload
 from solvers.merging.transferability import Embedding, Task2Feat, Task2Vec, Transferability, leep
 
 TEXTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -271,7 +271,7 @@ def _open(
             sequence_length=extent.sequence_length,
             seed=seed,
         ),
-        target=Target(most_iterations=MOST_OF_ALONE * extent.iterations),
+        target=TrainingTarget(most_iterations=MOST_OF_ALONE * extent.iterations),
     )
     order = JobOrder(run_id=f"{file}/1", job_id=file, user="u", workload=workload, resume_iterations=0)
     return open_job(order, base, loaders)

@@ -20,7 +20,7 @@ from executors.moe.serving.routes import spread_evenly
 from schemas.experts.workload import PUBLISHED_PATH_LENGTH, PUBLISHED_PER_DEVICE
 from solvers.compiled import Ints
 from solvers.experts.paths import PathProfile
-from solvers.experts.placement import Cluster, Demand
+from solvers.experts.placement import DeviceGroup, ExpertDemand
 from solvers.experts.schemes import NEVER, SCHEMES
 from solvers.experts.splitting import device_loads, sends
 
@@ -56,7 +56,7 @@ class ModelledService:
     ) -> None:
         self._scheme = SCHEMES[scheme]
         self._experts = experts
-        self._cluster = Cluster(devices, PUBLISHED_PER_DEVICE)
+        self._cluster = DeviceGroup(devices, PUBLISHED_PER_DEVICE)
         self._costs = costs
         first = StandingPlacement.first(experts, self._cluster)
         self._standing = first
@@ -91,7 +91,7 @@ class ModelledService:
             steps.append(self._pass(layer, foretold, counts_of(batch[:, :, layer], self._experts), hidden_s))
         return steps
 
-    def _pass(self, layer: int, foretold: Demand, tokens: Ints, hidden_s: float) -> LayerStep:
+    def _pass(self, layer: int, foretold: ExpertDemand, tokens: Ints, hidden_s: float) -> LayerStep:
         layout = LayerLayout(self._scheme, self._cluster, self._standing, self._loaded[layer])
         planned = layout.plan(foretold)
         counted = tokens.sum(axis=0)
@@ -148,11 +148,11 @@ def layer_costs(measured: Mapping[str, float], experts: int, devices: int) -> La
 
 
 def _decisions_s(experts: int, devices: int) -> tuple[float, float]:
-    cluster = Cluster(devices)
+    cluster = DeviceGroup(devices)
     first = StandingPlacement.first(experts, cluster)
     layout = LayerLayout(SCHEMES["balanced"], cluster, first, first.placement)
     tokens = np.arange(1, experts + 1) * devices
-    demand = Demand.of_counts(tokens)
+    demand = ExpertDemand.of_counts(tokens)
     planned = layout.plan(demand)
     return (
         _median_s(lambda: layout.plan(demand)),

@@ -11,7 +11,7 @@ from bench.charts import Bars
 from bench.figures import Conditions, Measurement, Result, Table
 from executors.moe.serving.phases import LayerLayout, StandingPlacement
 from solvers.compiled import Floats, Ints
-from solvers.experts.placement import Cluster, Demand
+from solvers.experts.placement import DeviceGroup, ExpertDemand
 from solvers.experts.schemes import SCHEMES
 from solvers.experts.splitting import device_loads
 
@@ -108,12 +108,12 @@ class _Timed:
 
 
 def _measure(name: str, draws: np.random.Generator, each: int, steps: int) -> _Measured:
-    cluster = Cluster(DEVICES)
+    cluster = DeviceGroup(DEVICES)
     first = StandingPlacement.first(EXPERTS, cluster)
     layout = LayerLayout(SCHEMES[name], cluster, first, first.placement)
 
     def timed(case: Case) -> _Timed:
-        demand = Demand.of_counts(case.estimated)
+        demand = ExpertDemand.of_counts(case.estimated)
         planned, plan_ms = _least_ms(lambda: layout.plan(demand))
         settled, settle_ms = _least_ms(lambda: layout.settle(planned, demand, case.actual))
         load = int(device_loads(settled.split).max()) * DEVICES / int(case.actual.sum())

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from solvers.compiled import Ints
-from solvers.experts.placement import Placement
+from solvers.experts.placement import ExpertPlacement
 from solvers.experts.schemes import Settled
 
 
@@ -67,7 +67,7 @@ class LayerTime(NamedTuple):
         return self.gate_s + self.scheduling_s + self.swap_s + self.all_to_all_s + self.experts_s
 
 
-def loads_to_swap_in(placement: Placement, before: Placement | None) -> Ints:
+def loads_to_swap_in(placement: ExpertPlacement, before: ExpertPlacement | None) -> Ints:
     """Return the number of experts that each device has to load, (devices,).
 
     Args:

@@ -8,8 +8,8 @@ import numpy as np
 
 from solvers.compiled import Ints
 from solvers.experts.paths import PathProfile, PopularityEstimator
-from solvers.experts.placement import Demand
-from solvers.experts.schemes import Basis, Scheme
+from solvers.experts.placement import ExpertDemand
+from solvers.experts.schemes import Basis, PlacementScheme
 
 _FADING = 16
 """Divisor of the part of the counts that is dropped with each batch."""
@@ -30,15 +30,15 @@ class History:
         # A batch counts with a factor, so that small counts fade, too.
         self._counts[layer] += tokens * _FADING - self._counts[layer] // _FADING
 
-    def demand(self, layer: int) -> Demand:
+    def demand(self, layer: int) -> ExpertDemand:
         """Return the load of the experts of a layer."""
-        return Demand.of_counts(self._counts[layer])
+        return ExpertDemand.of_counts(self._counts[layer])
 
 
 class LoadForecast(Protocol):
     """Forecast of one rank for its own tokens; those of all ranks are combined."""
 
-    def __call__(self, layer: int, selections: Ints) -> Demand:
+    def __call__(self, layer: int, selections: Ints) -> ExpertDemand:
         """Return the forecast for a layer.
 
         Args:
@@ -49,26 +49,26 @@ class LoadForecast(Protocol):
 
 def without_forecast(experts: int) -> LoadForecast:
     """Return a forecast without information."""
-    unknown = Demand.of_counts(np.zeros(experts, np.int64))
+    unknown = ExpertDemand.of_counts(np.zeros(experts, np.int64))
     return lambda layer, selections: unknown  # noqa: ARG005
 
 
-def _by_estimate(profile: PathProfile, history: History, scheme: Scheme) -> LoadForecast:
+def _by_estimate(profile: PathProfile, history: History, scheme: PlacementScheme) -> LoadForecast:
     del history
     return PopularityEstimator(profile, scheme.top).estimate
 
 
-def _by_history(profile: PathProfile, history: History, scheme: Scheme) -> LoadForecast:
+def _by_history(profile: PathProfile, history: History, scheme: PlacementScheme) -> LoadForecast:
     del profile, scheme
     return lambda layer, selections: history.demand(layer)  # noqa: ARG005
 
 
-def _by_nothing(profile: PathProfile, history: History, scheme: Scheme) -> LoadForecast:
+def _by_nothing(profile: PathProfile, history: History, scheme: PlacementScheme) -> LoadForecast:
     del history, scheme
     return without_forecast(profile.experts)
 
 
-FORECASTS: Mapping[Basis, Callable[[PathProfile, History, Scheme], LoadForecast]] = MappingProxyType(
+FORECASTS: Mapping[Basis, Callable[[PathProfile, History, PlacementScheme], LoadForecast]] = MappingProxyType(
     {"estimate": _by_estimate, "history": _by_history, "actual": _by_nothing}
 )
 """Forecasts after the profile stage, by basis."""

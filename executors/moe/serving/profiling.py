@@ -6,7 +6,7 @@ import numpy as np
 
 from solvers.compiled import Ints
 from solvers.experts.paths import PathProfile, PopularityEstimator
-from solvers.experts.placement import Demand
+from solvers.experts.placement import ExpertDemand
 
 _HELD_BACK_PART = 4
 _MOST_HELD_BACK = 16
@@ -81,13 +81,13 @@ class ProfileStage:
         return Profiled(self._profile, accuracy)
 
 
-def is_as_forecast(forecast: Demand, tokens: Ints) -> bool:
+def is_as_forecast(forecast: ExpertDemand, tokens: Ints) -> bool:
     """Return whether the top-2 experts of a layer are as forecast.
 
     Args:
         tokens: (experts,) counts.
     """
-    return forecast.top(_ACCURATE_TOP) == Demand.of_counts(tokens).top(_ACCURATE_TOP)
+    return forecast.top(_ACCURATE_TOP) == ExpertDemand.of_counts(tokens).top(_ACCURATE_TOP)
 
 
 def _are_right(estimator: PopularityEstimator, batch: Ints) -> list[bool]:

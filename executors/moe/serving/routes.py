@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.compiled import Ints
-from solvers.experts.placement import Placement
+from solvers.experts.placement import ExpertPlacement
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class Route:
     counts: Ints
 
 
-def route_of(placement: Placement, sends: Ints, rank: int, slots: Sequence[int], size: int) -> Route:
+def route_of(placement: ExpertPlacement, sends: Ints, rank: int, slots: Sequence[int], size: int) -> Route:
     """Return the route of one rank's rows.
 
     Args:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bench.moe.timing import LayerCosts, all_to_all_s, layer_time
-from solvers.experts.placement import Placement
+from solvers.experts.placement import ExpertPlacement
 from solvers.experts.schemes import Settled
 from solvers.experts.splitting import even_split, sends
 
@@ -19,7 +19,7 @@ COSTS = LayerCosts(
     check_s=1.0,
     plan_s=4.0,
 )
-PLACEMENT = Placement.of_lists([[0, 1], [1]], 2)
+PLACEMENT = ExpertPlacement.of_lists([[0, 1], [1]], 2)
 OF_RANKS = np.array([[4, 4], [6, 2]])
 SPLIT = even_split(PLACEMENT, OF_RANKS.sum(axis=0))
 SENT = sends(PLACEMENT, SPLIT, OF_RANKS)
