@@ -9,7 +9,7 @@ from bench.merging.measured import MOST_EPOCHS, Profiles, WorkloadJob
 from bench.merging.simulated import MergingRunOutcome
 from bench.merging.step_times import PlacementStepTimes
 from bench.merging.trial import MergingSetting, MergingTrial
-from solvers.merging.fairness import Finished, cumulative_distribution, finish_time_fairness
+from solvers.merging.fairness import Finished, finish_time_fairness
 from streams.policies.merging.speeds import allowed_sizes
 
 MEASURES = ("average_s", "tail_s", "makespan_s", "met_target_pct", "merges", "undone", "starts")
@@ -51,7 +51,7 @@ def fairness(name: str, runs: Mapping[MergingTrial, MergingRunOutcome]) -> Table
     rows: list[tuple[Value, ...]] = []
     for trial, outcome in runs.items():
         rho = finish_time_fairness(finished(trial.setting, outcome), trial.setting.cluster.gpus)
-        for value, _ in cumulative_distribution(rho.values()):
+        for value in sorted(set(rho.values())):
             rows.append((f"{trial.setting.model} {label(trial)}", value))
     return Table(name, ("run", "rho"), rows, Curves())
 

@@ -18,6 +18,7 @@ from typing import TypeVar
 import torch
 from torch.nn.functional import cross_entropy
 
+from bench.merging.leep import leep
 from executors.lora.adapted_pass import adapters_placed, loss_logits
 from executors.lora.base_model import SharedBase, load_base
 from executors.lora.batch import TokenSequence, pack
@@ -34,7 +35,7 @@ from infra.demo.library import pieces, write_task
 from schemas.lora import Dataset
 from schemas.merging.commands import JobOrder
 from schemas.merging.workload import TrainingTarget, TuningHyperparameters, TuningWorkload
-from solvers.merging.transferability import Embedding, Task2Feat, Task2Vec, Transferability, leep
+from solvers.merging.transferability import Embedding, Task2Feat, Task2Vec, Transferability
 
 TEXTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

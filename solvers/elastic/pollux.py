@@ -161,7 +161,6 @@ class _Menu(NamedTuple):
 
     @property
     def options(self) -> int:
-        """Number of options."""
         return sum(section.most - section.least + 1 for section in self.sections)
 
 

@@ -184,7 +184,6 @@ class LayerDrift:
 
     @classmethod
     def from_json(cls, values: dict[str, Any], rule: DriftRule, cluster: DeviceGroup) -> Self:
-        """See `to_json`."""
         drift = cls(rule, cluster, len(values["average"]))
         drift.average = np.array(values["average"], np.float64)
         drift._waiting = np.array(values["waiting"], np.int64)

@@ -140,7 +140,6 @@ class PathProfile:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """See `to_json`."""
         profile = cls(values["experts"], values["layers"], values["length"], values["most_paths"])
         for tables, layer in zip(profile.tables, values["tables"], strict=True):
             for table, stored in zip(tables, layer, strict=True):

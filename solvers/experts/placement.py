@@ -224,7 +224,6 @@ class ExpertPlacement:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """See `to_json`."""
         return cls(
             np.array(values["experts"], np.int64), np.array(values["shares"], np.float64), values["count"]
         )

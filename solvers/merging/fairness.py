@@ -51,16 +51,6 @@ def contending(jobs: Sequence[Finished]) -> dict[str, float]:
     return found
 
 
-def cumulative_distribution(values: Iterable[float]) -> list[tuple[float, float]]:
-    """Return each distinct value, ascending, with the share of values that are not above it."""
-    ordered = sorted(values)
-    return [
-        (value, (index + 1) / len(ordered))
-        for index, value in enumerate(ordered)
-        if index + 1 == len(ordered) or ordered[index + 1] != value
-    ]
-
-
 def _completion_s(job: Finished) -> float:
     return job.finished_s - job.submitted_s
 

@@ -312,7 +312,6 @@ class LookupTable:
         return [[*configuration, rows.state()] for configuration, rows in self._by_configuration.items()]
 
     def restore(self, state: Iterable[Sequence[Any]]) -> None:
-        """Restore the table from a state."""
         self._by_configuration = {Configuration(*fields): StepTimeTable(rows) for *fields, rows in state}
 
     def _rows(self, configuration: Configuration) -> tuple[StepTimeTable, bool]:

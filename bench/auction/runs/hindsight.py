@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 
+from bench.auction.runs.clearing import clearing_prices
 from bench.workloads.cell import with_policy
 from bench.workloads.paper import PaperSetting, draw
 from infra.workloads.auction.bids import AuctionWorkload
@@ -11,7 +12,6 @@ from schemas.base import Event
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
 from solvers.auction.baselines.on_arrival import cheapest_vendor
-from solvers.auction.forecast import clearing_prices
 from solvers.auction.mechanism.mechanism import Request
 from solvers.auction.offline.hindsight import instances_of
 from solvers.auction.offline.instance import Instance

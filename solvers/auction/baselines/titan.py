@@ -152,12 +152,7 @@ def _fleet(problem: BatchProblem) -> Fleet:
             )
         )
         nodes += offered.nodes
-    return Fleet(
-        nodes=tuple(nodes),
-        classes=tuple(classes),
-        row_of={node: row for row, node in enumerate(nodes)},
-        class_of_row=tuple(index for index, offered in enumerate(problem.classes) for _ in offered.nodes),
-    )
+    return Fleet(tuple(nodes), tuple(classes))
 
 
 def _task(bid: OfferedBid, fleet: Fleet) -> OfferedTask:
