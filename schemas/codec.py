@@ -87,7 +87,7 @@ class Envelope:
         ]
 
 
-class DecisionRecord(Record):
+class DecisionEnvelope(Record):
     """The record of a decision: a link of a cell's chained log around one outcome."""
 
     id: Annotated[str, Field(min_length=1, max_length=MAX_ATTRIBUTE_LENGTH)]
@@ -246,19 +246,19 @@ def decode_event_line(line: bytes | str) -> Envelope:
     return _bounded(envelope)
 
 
-def decode_decision_record(line: bytes | str) -> DecisionRecord:
+def decode_decision_record(line: bytes | str) -> DecisionEnvelope:
     """Read the record of a decision, whose type may be unknown, without validating its data.
 
     Raises:
         InvalidRecordError: the record is invalid.
     """
     try:
-        return DecisionRecord.model_validate_json(_json_bytes(_json_object(line)))
+        return DecisionEnvelope.model_validate_json(_json_bytes(_json_object(line)))
     except ValidationError as error:
         raise InvalidRecordError(f"no decision: {describe(error)}") from None
 
 
-def decode_data(record: DecisionRecord, model: type[_R]) -> _R:
+def decode_data(record: DecisionEnvelope, model: type[_R]) -> _R:
     """Read the data of a decision as a given type.
 
     Raises:

@@ -15,7 +15,7 @@ from pydantic_core import core_schema
 
 from schemas.asyncapi import asyncapi
 from schemas.base import Event, Outcome
-from schemas.codec import DecisionRecord
+from schemas.codec import DecisionEnvelope
 from schemas.compatibility import violations
 from schemas.questions import SolvePosed
 from schemas.registry import DECISION_TYPES, EVENT_TYPES
@@ -109,7 +109,7 @@ def _plain_schema(model: type[Event] | type[JobState | ZoneState | SolvePosed]) 
 
 
 def _decision_schema(model: type[Outcome]) -> dict[str, Any]:
-    record = DecisionRecord.model_json_schema(schema_generator=_Generator)
+    record = DecisionEnvelope.model_json_schema(schema_generator=_Generator)
     outcome = model.model_json_schema(schema_generator=_Generator)
     definitions = outcome.pop("$defs", {})
     record["properties"]["type"] = {"const": model.TYPE, "type": "string"}

@@ -6,7 +6,7 @@ from typing import ClassVar
 from pydantic import TypeAdapter, ValidationError
 
 from schemas.base import Record
-from schemas.codec import Decision, DecisionRecord, InvalidRecordError, decode_decision, describe
+from schemas.codec import Decision, DecisionEnvelope, InvalidRecordError, decode_decision, describe
 from schemas.kind import AnyProblem, Problem
 from schemas.solves import SolveRequested, digest_of
 
@@ -19,7 +19,7 @@ class SolvePosed(Record):
 
     TYPE: ClassVar = "millrace.solve.posed.v1"
 
-    decision: DecisionRecord
+    decision: DecisionEnvelope
     """Decision of the log, a `millrace.solve.requested.v1`."""
     problem: AnyProblem
     """Problem in canonical JSON, whose digest is in the decision."""

@@ -9,6 +9,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from bench.auction.clearing import clearing_prices
 from bench.auction.day import hindsight_of, simulate_day
 from bench.workloads.arrivals import JobsBefore, TraceArrivals
 from bench.workloads.paper import SLOT_S, PaperSetting, draw, with_policy
@@ -27,7 +28,7 @@ from schemas.auction.settings import (
 from schemas.kind import PolicySettings
 from schemas.solves import SolveRequested
 from solvers.auction.baselines.titan import MAX_VARIABLES, instance_of, pruned
-from solvers.auction.forecast import clearing_prices, forecast_opening_prices
+from solvers.auction.forecast import forecast_opening_prices
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.offline.instance import Instance
 from solvers.auction.offline.schedule_free import offline_optimum, solve_schedule_free

@@ -14,7 +14,7 @@ from infra.simulation.merging.truth import AccuracyAfter, ProfileTruth
 from schemas.lora import Dataset
 from schemas.merging.estimates import MAX_OUTCOMES, MergeMode, PastMerge
 from schemas.merging.reports import MeasuredStep
-from schemas.merging.workload import Target, TuningHyperparameters, TuningWorkload
+from schemas.merging.workload import TrainingTarget, TuningHyperparameters, TuningWorkload
 from streams.policies.merging.kind_of_jobs import task_key
 
 EPOCHS = 10
@@ -123,7 +123,7 @@ def workload_of(job: WorkloadJob, profiles: Profiles) -> TuningWorkload:
         dataset=Dataset(path=f"{job.task}.jsonl", samples=samples),
         validation_path=f"{job.task}.validation.jsonl",
         hyperparameters=hyperparameters,
-        target=Target(accuracy=min(job.target, 1.0) - ROUNDING, most_iterations=EPOCHS * steps),
+        target=TrainingTarget(accuracy=min(job.target, 1.0) - ROUNDING, most_iterations=EPOCHS * steps),
         gpus=job.gpus,
     )
 

@@ -11,7 +11,7 @@ from bench.figures import Measurement, Result, Table
 from bench.merging.measured import Profiles, WorkloadJob
 from bench.merging.trial import MergingSetting
 from bench.runs import on_one_core
-from schemas.merging.problems import JobKind, MergeProblem, StepTime, Transfer, Unit
+from schemas.merging.problems import JobKind, MergeProblem, StepTime, TransferPair, Unit
 from schemas.merging.reports import MeasuredStep
 from schemas.merging.settings import MAX_SPEEDS, MergingPolicy
 from solvers.merging.lookup_table import Configuration, LookupTable, faster_only
@@ -107,7 +107,9 @@ def measured_mix(
                 if mode == "temporal" or a <= b:
                     fields = {"mode": mode, "donor": a, "receiver": b, "receiver_ratio": ratio}
                     transfers.append(
-                        Transfer.model_validate(fields | ({"donor_ratio": back} if mode == "spatial" else {}))
+                        TransferPair.model_validate(
+                            fields | ({"donor_ratio": back} if mode == "spatial" else {})
+                        )
                     )
     iterations = []
     for task, kind in zip(tasks, kinds, strict=True):

@@ -35,7 +35,7 @@ from schemas.interpreters import python_command
 from schemas.lora import Dataset
 from schemas.merging.commands import JobOrder, LoaderPrewarmed, TaskAssigned, TaskMember, TaskReleased
 from schemas.merging.reports import TaskEvaluated
-from schemas.merging.workload import Target, TuningHyperparameters, TuningWorkload
+from schemas.merging.workload import TrainingTarget, TuningHyperparameters, TuningWorkload
 
 _MODEL = "base"
 NODE = "n1"
@@ -279,7 +279,7 @@ def _workload(dataset: str) -> TuningWorkload:
         dataset=Dataset(path=dataset, samples=_SMALL_RECORDS),
         validation_path="small.jsonl",
         hyperparameters=TuningHyperparameters(batch_size=8),
-        target=Target(most_iterations=10**6),
+        target=TrainingTarget(most_iterations=10**6),
     )
 
 

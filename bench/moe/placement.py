@@ -9,7 +9,7 @@ import numpy as np
 from bench.figures import Conditions, Measurement, Result, Table
 from executors.moe.serving.phases import LayerLayout, StandingPlacement
 from solvers.compiled import Floats, Ints
-from solvers.experts.placement import Cluster, Demand
+from solvers.experts.placement import DeviceGroup, ExpertDemand
 from solvers.experts.schemes import SCHEMES
 
 EXPERTS = 64
@@ -26,12 +26,12 @@ def measure_placement(conditions: Conditions) -> Result:
     batches, of both phases."""
     each, steps = (2, 20) if conditions.quick else (10, 200)
     draws = np.random.default_rng(conditions.seed)
-    cluster = Cluster(DEVICES)
+    cluster = DeviceGroup(DEVICES)
     first = StandingPlacement.first(EXPERTS, cluster)
     layout = LayerLayout(SCHEMES[DEFAULT], cluster, first, first.placement)
 
     def timed(case: Case) -> _Timed:
-        demand = Demand.of_counts(case.estimated)
+        demand = ExpertDemand.of_counts(case.estimated)
         planned, plan_ms = _least_ms(lambda: layout.plan(demand))
         _, settle_ms = _least_ms(lambda: layout.settle(planned, demand, case.actual))
         return _Timed(case, plan_ms, settle_ms)

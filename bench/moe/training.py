@@ -8,8 +8,7 @@ from typing import Any
 from bench.figures import Conditions, Measurement, Result, Table
 from bench.moe.training_rank import BASELINE, UNCUT_BYTES, ModelShape, Variant, measure_training
 from bench.network import run_on_limited_network
-from executors.moe.parallel.micro_ops import CollectiveKind
-from executors.moe.parallel.trace import MicroOpRecord
+from executors.moe.parallel.micro_ops import CollectiveKind, MicroOpRecord
 
 _WORLD = 4
 _FULL = ModelShape(

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from torch.distributed import FileStore, PrefixStore, ProcessGroup, Store  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
-from bench.network import Rank
 from bench.moe.unscheduled import UnscheduledCommunication
-from bench.network.ranks import Rank
+from bench.network import Rank
 from executors.moe.parallel.coordination import AgreedOrder
 from executors.moe.parallel.experts import ParallelExperts
 from executors.moe.parallel.gradients import GradientAverage, leave_out_of_averages

@@ -16,7 +16,7 @@ from executors.node.journal import Journal
 from executors.node.settings import ExecutorSettings
 from schemas.access import use_of_topics
 from schemas.base import MAX_TEXT_LENGTH
-from schemas.codec import DecisionRecord, InvalidRecordError, decode_data, decode_decision_record
+from schemas.codec import DecisionEnvelope, InvalidRecordError, decode_data, decode_decision_record
 from schemas.commands import Command, RunDisowned
 from schemas.fleet import MAX_REFUSED_RUNS, CommandRefused, RefusalReason, RefusedRun
 from schemas.registry import DECISION_TYPES
@@ -241,7 +241,7 @@ class Acceptance:
             return self.refusal(decision.id, runner, "malformed", str(error), decision.data)
         return AcceptedCommand(decision.id, f"{decision.id} {decision.chain[:_KEY_DIGITS]}", command)
 
-    def _unknown(self, decision: DecisionRecord) -> CommandRefused:
+    def _unknown(self, decision: DecisionEnvelope) -> CommandRefused:
         runners = ", ".join(sorted({model.RUNNER for model in self._types.values()}))
         known = DECISION_TYPES.get(decision.type)
         if known is not None and issubclass(known, Command):

@@ -10,7 +10,7 @@ from schemas.codec import Decision
 from schemas.decisions import JobCompleted
 from schemas.lora import Dataset
 from schemas.merging.outcomes import MergeJudged
-from schemas.merging.workload import MergingTerms, Target, TuningHyperparameters, TuningWorkload
+from schemas.merging.workload import MergingTerms, TrainingTarget, TuningHyperparameters, TuningWorkload
 
 _TABLES = ("encodings/cp*.py", "encodings/iso8859*.py")
 _HELP = ("pydoc_data/topics.py",)
@@ -57,7 +57,7 @@ def tuning_workload(
             learning_rate=4e-3,
             target_modules=_MODULES,
         ),
-        target=Target(accuracy=accuracy, most_iterations=most_iterations),
+        target=TrainingTarget(accuracy=accuracy, most_iterations=most_iterations),
         sharing=sharing,
     )
 

@@ -16,7 +16,7 @@ from schemas.cells import Zone
 from schemas.jobs import JobSubmitted
 from schemas.lora import Dataset
 from schemas.merging.settings import STAGES_PER_PIPELINE
-from schemas.merging.workload import MergingTerms, Target, TuningHyperparameters, TuningWorkload
+from schemas.merging.workload import MergingTerms, TrainingTarget, TuningHyperparameters, TuningWorkload
 
 FEWEST_SAMPLES, MOST_SAMPLES = 500, 100_000
 """Bounds of the size of a dataset. Those of the measured profiles have 159 to 137,344 samples."""
@@ -49,7 +49,7 @@ class TuningTask:
             dataset=Dataset(path=f"drawn/{self.name}.jsonl", samples=self.samples),
             validation_path=f"drawn/{self.name}-validation.jsonl",
             hyperparameters=TuningHyperparameters(batch_size=self.batch_size, learning_rate=learning_rate),
-            target=Target(accuracy=self.accuracy, most_iterations=MOST_EPOCHS * iterations_per_epoch),
+            target=TrainingTarget(accuracy=self.accuracy, most_iterations=MOST_EPOCHS * iterations_per_epoch),
             sharing=sharing,
             gpus=STAGES_PER_PIPELINE if pipeline else gpus,
             pipeline=pipeline,

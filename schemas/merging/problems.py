@@ -66,7 +66,7 @@ class Unit(Record):
     """Time since its submission; for two jobs, that of the older one."""
 
 
-class Transfer(Record):
+class TransferPair(Record):
     """Two kinds of jobs that may be merged, and the expected effect."""
 
     mode: Literal["temporal", "spatial"]
@@ -93,7 +93,7 @@ class MergeProblem(Problem):
     """Step tables, all different."""
     kinds: Annotated[tuple[JobKind, ...], Field(min_length=1, max_length=MAX_KINDS)]
     units: Annotated[tuple[Unit, ...], Field(min_length=1, max_length=MAX_UNITS)]
-    transfers: Annotated[tuple[Transfer, ...], Field(max_length=MAX_TRANSFERS)] = ()
+    transfers: Annotated[tuple[TransferPair, ...], Field(max_length=MAX_TRANSFERS)] = ()
     jobs_left_out: Annotated[int, Field(ge=0)] = 0
     """Number of jobs beyond the bound of a problem, those with the shortest waits; they continue to wait."""
     kinds_restricted: Annotated[int, Field(ge=0)] = 0

@@ -46,7 +46,7 @@ class TuningHyperparameters(LoraHyperparameters):
         return alike
 
 
-class Target(Record):
+class TrainingTarget(Record):
     """End of a job: at an accuracy, or after a number of iterations, whichever is first."""
 
     accuracy: Annotated[float, Field(ge=LEAST_ACCURACY, le=1)] | None = None
@@ -69,7 +69,7 @@ class TuningWorkload(Workload):
     """JSONL file below the executors' dataset root, on which accuracy is measured. Required for a target
     accuracy, and for jobs that share."""
     hyperparameters: TuningHyperparameters = TuningHyperparameters()
-    target: Target
+    target: TrainingTarget
     sharing: bool = True
     """Whether it may be merged with other jobs, which then share weights with it."""
     gpus: Gpus = 1

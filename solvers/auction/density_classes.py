@@ -94,7 +94,6 @@ class DensityClasses:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore a state."""
         self.reference = state["reference"]
         self._classes = np.array(state["classes"], np.int64)
         self.densities = np.array(

@@ -27,7 +27,6 @@ class ServerClass:
         """Results of `room` since the last change, by GPUs per worker."""
 
     def add(self, server_id: str, group: Group, free: int) -> None:
-        """Add a server."""
         if free >= len(self._counts):
             more = free + 1 - len(self._counts)
             self._counts += [0] * more
@@ -39,7 +38,6 @@ class ServerClass:
         self._rooms.clear()
 
     def drop(self, server_id: str, group: Group, free: int) -> None:
-        """Remove a server."""
         servers = self._servers[group][free]
         del servers[bisect_left(servers, server_id)]
         self._counts[free] -= 1

@@ -16,7 +16,7 @@ ROUNDING_GPUS = 1e-6
 """Rounding error by which sums of normalised GPUs may be below a whole number."""
 
 
-class Demand(NamedTuple):
+class JobDemand(NamedTuple):
     """A job that waits, or that may be resized."""
 
     job_id: str
@@ -65,7 +65,7 @@ class Demand(NamedTuple):
         return self.remaining_work_s / self.speedup[workers]
 
 
-class Grant(NamedTuple):
+class WorkerGrant(NamedTuple):
     """Workers of a job from this round on. A job without a grant keeps its workers, or continues to wait."""
 
     job_id: str
@@ -89,11 +89,11 @@ class Scheme(Protocol):
 
     def allocate(
         self,
-        waiting: Sequence[Demand],
-        running: Sequence[Demand],
+        waiting: Sequence[JobDemand],
+        running: Sequence[JobDemand],
         free_gpus: Mapping[Pool, float],
         trial: int = 0,
-    ) -> list[Grant]:
+    ) -> list[WorkerGrant]:
         """Decide one round.
 
         Args:
@@ -113,7 +113,7 @@ class Scheme(Protocol):
 class _Held:
     """Workers of a job in the present round."""
 
-    job: Demand
+    job: JobDemand
     workers: int
     pool: Pool
     flexible_pool: Pool
@@ -133,7 +133,7 @@ class Allocation:
         ValueError: the idle GPUs of a pool are below 0.
     """
 
-    def __init__(self, running: Sequence[Demand], free_gpus: Mapping[Pool, float]) -> None:
+    def __init__(self, running: Sequence[JobDemand], free_gpus: Mapping[Pool, float]) -> None:
         self._idle_gpus = {pool: whole_gpus(free_gpus.get(pool, 0.0)) for pool in POOLS}
         if min(self._idle_gpus.values()) < 0:
             raise ValueError(f"idle GPUs of the pools are {dict(free_gpus)}, expected none below 0")
@@ -149,7 +149,7 @@ class Allocation:
         """Return the whole training GPUs that no job has."""
         return self._idle_gpus[pool]
 
-    def workers(self, job: Demand) -> int:
+    def workers(self, job: JobDemand) -> int:
         """Return the workers of a started job."""
         return self._held[job.job_id].workers
 
@@ -157,17 +157,17 @@ class Allocation:
         """Return the training GPUs of all flexible workers in a pool."""
         return self._flexible_gpus[pool]
 
-    def roomy_pool(self, job: Demand) -> Pool | None:
+    def roomy_pool(self, job: JobDemand) -> Pool | None:
         """Return the first open pool of a job whose idle GPUs suffice for its base demand."""
         base_gpus = job.min_workers * job.gpus_per_worker
         return next((pool for pool in job.open_pools if self.idle_gpus(pool) >= base_gpus), None)
 
-    def start(self, job: Demand, pool: Pool) -> None:
+    def start(self, job: JobDemand, pool: Pool) -> None:
         """Allocate the base demand of a waiting job in a pool that has room for it."""
         self._idle_gpus[pool] -= job.min_workers * job.gpus_per_worker
         self._held[job.job_id] = _Held(job, job.min_workers, pool, pool)
 
-    def resize(self, job: Demand, workers: int) -> None:
+    def resize(self, job: JobDemand, workers: int) -> None:
         """Set the workers of a started job, between its bounds and with room for new ones."""
         held = self._held[job.job_id]
         taken_gpus = (workers - held.workers) * job.gpus_per_worker
@@ -175,7 +175,7 @@ class Allocation:
         self._flexible_gpus[held.flexible_pool] += taken_gpus
         held.workers = workers
 
-    def grow(self, job: Demand, workers: int) -> int:
+    def grow(self, job: JobDemand, workers: int) -> int:
         """Add up to so many workers to a started job, as far as its bound and the idle GPUs allow.
 
         Returns:
@@ -187,16 +187,16 @@ class Allocation:
         self.resize(job, held.workers + more)
         return more
 
-    def speed(self, job: Demand, workers: int) -> float:
+    def speed(self, job: JobDemand, workers: int) -> float:
         """Return the speed of a started job with so many workers, over that of one worker."""
         held = self._held[job.job_id]
         return speed_with(job, workers, held.pool, held.flexible_pool)
 
-    def grants(self) -> list[Grant]:
+    def grants(self) -> list[WorkerGrant]:
         """Return the grants of the jobs whose workers change, in the order of their arrival."""
         changed = [held for held in self._held.values() if held.is_changed]
         changed.sort(key=lambda held: held.job.arrival)
-        return [Grant(held.job.job_id, held.workers, held.pool, held.flexible_pool) for held in changed]
+        return [WorkerGrant(held.job.job_id, held.workers, held.pool, held.flexible_pool) for held in changed]
 
 
 def whole_gpus(gpus: float) -> int:
@@ -204,18 +204,18 @@ def whole_gpus(gpus: float) -> int:
     return math.floor(gpus + ROUNDING_GPUS)
 
 
-def flexible_pool_of(job: Demand) -> Pool:
+def flexible_pool_of(job: JobDemand) -> Pool:
     """Return the pool of a running job's flexible workers, present or future."""
     return job.flexible_pool or job.pools[0]
 
 
-def speed_with(job: Demand, workers: int, pool: Pool, flexible_pool: Pool) -> float:
+def speed_with(job: JobDemand, workers: int, pool: Pool, flexible_pool: Pool) -> float:
     """Return the speed of a job with so many workers, over one worker; slower if it spans both pools."""
     is_spanning = workers > job.min_workers and flexible_pool != pool
     return job.speedup[workers] * job.spanning_speed if is_spanning else job.speedup[workers]
 
 
 def linear_speedup(max_workers: int) -> tuple[float, ...]:
-    """Return the curve `Demand.speedup` on which every worker adds as much as the first (thesis, section
+    """Return the curve `JobDemand.speedup` on which every worker adds as much as the first (thesis, section
     3.5)."""
     return tuple(float(workers) for workers in range(max_workers + 1))

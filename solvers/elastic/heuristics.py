@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from solvers.elastic.demand import POOLS, Allocation, Demand, Grant, Pool, flexible_pool_of
+from solvers.elastic.demand import POOLS, Allocation, JobDemand, Pool, WorkerGrant, flexible_pool_of
 
 
 class FirstInFirstOut:
@@ -26,11 +26,11 @@ class FirstInFirstOut:
 
     def allocate(
         self,
-        waiting: Sequence[Demand],
-        running: Sequence[Demand],
+        waiting: Sequence[JobDemand],
+        running: Sequence[JobDemand],
         free_gpus: Mapping[Pool, float],
         trial: int = 0,  # noqa: ARG002
-    ) -> list[Grant]:
+    ) -> list[WorkerGrant]:
         """See `Scheme`."""
         allocation = Allocation(running, free_gpus)
         for job in waiting:
@@ -54,11 +54,11 @@ class Opportunistic:
 
     def allocate(
         self,
-        waiting: Sequence[Demand],
-        running: Sequence[Demand],
+        waiting: Sequence[JobDemand],
+        running: Sequence[JobDemand],
         free_gpus: Mapping[Pool, float],
         trial: int = 0,  # noqa: ARG002
-    ) -> list[Grant]:
+    ) -> list[WorkerGrant]:
         """See `Scheme`."""
         allocation = Allocation(running, free_gpus)
         blocked: set[Pool] = set()
@@ -86,14 +86,14 @@ class Gandiva:
 
     def allocate(
         self,
-        waiting: Sequence[Demand],
-        running: Sequence[Demand],
+        waiting: Sequence[JobDemand],
+        running: Sequence[JobDemand],
         free_gpus: Mapping[Pool, float],
         trial: int = 0,  # noqa: ARG002
-    ) -> list[Grant]:
+    ) -> list[WorkerGrant]:
         """See `Scheme`."""
         allocation = Allocation(running, free_gpus)
-        givers: dict[Pool, list[Demand]] = {pool: [] for pool in POOLS}
+        givers: dict[Pool, list[JobDemand]] = {pool: [] for pool in POOLS}
         for job in running:
             givers[flexible_pool_of(job)].append(job)
         for job in waiting:
@@ -106,7 +106,7 @@ class Gandiva:
         return allocation.grants()
 
 
-def _vacated_pool(allocation: Allocation, job: Demand, givers: dict[Pool, list[Demand]]) -> Pool | None:
+def _vacated_pool(allocation: Allocation, job: JobDemand, givers: dict[Pool, list[JobDemand]]) -> Pool | None:
     """Release flexible workers so that a job's base demand fits in the first possible pool, and return the
     pool.
 
@@ -146,11 +146,11 @@ class Afs:
 
     def allocate(
         self,
-        waiting: Sequence[Demand],
-        running: Sequence[Demand],
+        waiting: Sequence[JobDemand],
+        running: Sequence[JobDemand],
         free_gpus: Mapping[Pool, float],
         trial: int = 0,  # noqa: ARG002
-    ) -> list[Grant]:
+    ) -> list[WorkerGrant]:
         """See `Scheme`."""
         allocation = Allocation(running, free_gpus)
         for job in running:
@@ -165,7 +165,7 @@ class Afs:
         return allocation.grants()
 
 
-def _share_out(allocation: Allocation, jobs: Sequence[Demand]) -> None:
+def _share_out(allocation: Allocation, jobs: Sequence[JobDemand]) -> None:
     """Allocate the idle GPUs, worker by worker; ties by arrival."""
     steps = [
         (-_gain_per_gpu(allocation, job), job.arrival, index)
@@ -181,7 +181,7 @@ def _share_out(allocation: Allocation, jobs: Sequence[Demand]) -> None:
             heapq.heappop(steps)
 
 
-def _gain_per_gpu(allocation: Allocation, job: Demand) -> float:
+def _gain_per_gpu(allocation: Allocation, job: JobDemand) -> float:
     """Return the gain of one more worker, per GPU."""
     workers = allocation.workers(job)
     gain = allocation.speed(job, workers + 1) - allocation.speed(job, workers)

@@ -9,7 +9,7 @@ import numpy as np
 
 from solvers.common.genetic import Options, search
 from solvers.compiled import Ints
-from solvers.elastic.demand import POOLS, Allocation, Demand, Grant, Pool, flexible_pool_of
+from solvers.elastic.demand import POOLS, Allocation, JobDemand, Pool, WorkerGrant, flexible_pool_of
 
 WAITING_SPEEDUP = 0.1
 """Speedup of a waiting job in the harmonic mean, which would be zero with any speedup of zero."""
@@ -27,7 +27,7 @@ class Pollux:
     """Allocation that maximises the harmonic mean of speedups: each job's goodput over that with its fair
     share.
 
-    A job's goodput is its `Demand.speedup`, so that curve states whether it tunes its batch.
+    A job's goodput is its `JobDemand.speedup`, so that curve states whether it tunes its batch.
     A fair share is 1/J of the GPUs that J jobs have or may get, within the job's bounds. As the thesis adapts
     it, no running job gets less than its base demand, and there are 250 generations where Pollux has 100, too
     few for a large cluster (section 3.7.4).
@@ -55,11 +55,11 @@ class Pollux:
 
     def allocate(
         self,
-        waiting: Sequence[Demand],
-        running: Sequence[Demand],
+        waiting: Sequence[JobDemand],
+        running: Sequence[JobDemand],
         free_gpus: Mapping[Pool, float],
         trial: int = 0,
-    ) -> list[Grant]:
+    ) -> list[WorkerGrant]:
         """See `Scheme`."""
         waiting = [job for job in waiting if job.open_pools]
         allocation = Allocation(running, free_gpus)
@@ -156,17 +156,16 @@ class _Section(NamedTuple):
 class _Menu(NamedTuple):
     """Allocations that a job may have after the round, the smallest first."""
 
-    job: Demand
+    job: JobDemand
     sections: list[_Section]
 
     @property
     def options(self) -> int:
-        """Number of options."""
         return sum(section.most - section.least + 1 for section in self.sections)
 
 
 def _examined(
-    running: Sequence[Demand], waiting: Sequence[Demand], capacity_gpus: Mapping[Pool, int]
+    running: Sequence[JobDemand], waiting: Sequence[JobDemand], capacity_gpus: Mapping[Pool, int]
 ) -> list[_Menu]:
     """Return the menus of the jobs in the search: of those with a choice, the first of each kind."""
     jobs_left, options_left = MOST_JOBS, MOST_OPTIONS
@@ -181,7 +180,7 @@ def _examined(
 
 
 def _within(
-    jobs: Sequence[Demand], capacity_gpus: Mapping[Pool, int], most_jobs: int, most_options: int
+    jobs: Sequence[JobDemand], capacity_gpus: Mapping[Pool, int], most_jobs: int, most_options: int
 ) -> list[_Menu]:
     """Return the menus of the first jobs that have a choice, as many as are within both limits."""
     menus: list[_Menu] = []
@@ -198,7 +197,7 @@ def _within(
     return menus
 
 
-def _menu(job: Demand, capacity_gpus: Mapping[Pool, int]) -> _Menu:
+def _menu(job: JobDemand, capacity_gpus: Mapping[Pool, int]) -> _Menu:
     """Return a job's options. A running job has its base demand and more; a waiting one has nothing, or in
     each of its open pools its base demand and more. No option exceeds a pool's capacity."""
     if job.workers:
@@ -213,19 +212,19 @@ def _menu(job: Demand, capacity_gpus: Mapping[Pool, int]) -> _Menu:
     return _Menu(job, sections)
 
 
-def _spanning_speed(job: Demand) -> float:
+def _spanning_speed(job: JobDemand) -> float:
     """Return the fraction of a job's speed that remains with more workers than its base demand."""
     return job.spanning_speed if job.workers and flexible_pool_of(job) != job.pools[0] else 1.0
 
 
-def _fair_speed(job: Demand, fair_gpus: float) -> float:
+def _fair_speed(job: JobDemand, fair_gpus: float) -> float:
     """Return the speed of a job with its fair share, over one worker."""
     fair_workers = int(fair_gpus / job.gpus_per_worker)
     return job.speedup[min(max(fair_workers, job.min_workers), job.max_workers)]
 
 
 def _fair_gpus(
-    waiting: Sequence[Demand], running: Sequence[Demand], capacity_gpus: Mapping[Pool, int]
+    waiting: Sequence[JobDemand], running: Sequence[JobDemand], capacity_gpus: Mapping[Pool, int]
 ) -> float:
     """Return the GPUs per job if all jobs had equally many."""
     base_gpus = sum(job.min_workers * job.gpus_per_worker for job in running)

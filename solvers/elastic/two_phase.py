@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import ClassVar
 
-from solvers.elastic.demand import POOLS, Demand, Grant, Pool, whole_gpus
+from solvers.elastic.demand import POOLS, JobDemand, Pool, WorkerGrant, whole_gpus
 from solvers.elastic.knapsack import MOST_CELLS, ItemGroup, best_choice
 
 MOST_STEPS = 50_000_000
@@ -55,11 +55,11 @@ class TwoPhase:
 
     def allocate(
         self,
-        waiting: Sequence[Demand],
-        running: Sequence[Demand],
+        waiting: Sequence[JobDemand],
+        running: Sequence[JobDemand],
         free_gpus: Mapping[Pool, float],
         trial: int = 0,  # noqa: ARG002
-    ) -> list[Grant]:
+    ) -> list[WorkerGrant]:
         """Decide one round. Grants to running jobs come first, in their order, then those to starting jobs,
         in the order of phase 1.
         """
@@ -75,11 +75,11 @@ class TwoPhase:
             more, flexible_pool = extra.get(demand.job_id, (0, pool))
             workers = demand.min_workers + more
             if workers != demand.workers or (more and flexible_pool != demand.flexible_pool):
-                grants.append(Grant(demand.job_id, workers, pool, flexible_pool))
+                grants.append(WorkerGrant(demand.job_id, workers, pool, flexible_pool))
         return grants
 
     def _scale(
-        self, jobs: Sequence[tuple[Demand, Pool]], left: dict[Pool, int]
+        self, jobs: Sequence[tuple[JobDemand, Pool]], left: dict[Pool, int]
     ) -> dict[str, tuple[int, Pool]]:
         """Return the extra workers of jobs that get any, and their pools (phase 2); `left` is reduced."""
         scaled: dict[str, tuple[int, Pool]] = {}
@@ -104,7 +104,7 @@ class TwoPhase:
         return scaled
 
     def _group(
-        self, demand: Demand, base_pool: Pool, flexible_pool: Pool, offered: Sequence[int]
+        self, demand: JobDemand, base_pool: Pool, flexible_pool: Pool, offered: Sequence[int]
     ) -> ItemGroup:
         """Return a job's items in the knapsack of one pool (erratum L3), one per offered extra workers."""
         least, speedup = demand.min_workers, demand.speedup
@@ -124,7 +124,10 @@ class TwoPhase:
         return ItemGroup([more * demand.gpus_per_worker for more in offered], values_s)
 
     def _settle(
-        self, jobs: Sequence[tuple[Demand, Pool]], left: dict[Pool, int], extra: dict[str, tuple[int, Pool]]
+        self,
+        jobs: Sequence[tuple[JobDemand, Pool]],
+        left: dict[Pool, int],
+        extra: dict[str, tuple[int, Pool]],
     ) -> None:
         """Move extra workers of jobs that may span pools to the other pool if its rest is better."""
         for demand, base_pool in jobs:
@@ -144,27 +147,27 @@ class TwoPhase:
                 left[other] -= best[0] * demand.gpus_per_worker
                 extra[demand.job_id] = best
 
-    def _pause_s(self, demand: Demand, extra: tuple[int, Pool]) -> float:
+    def _pause_s(self, demand: JobDemand, extra: tuple[int, Pool]) -> float:
         """Return the pause of a job for a change to so many extra workers."""
         has_now = demand.workers - demand.min_workers
         is_kept = extra[0] == has_now and (has_now == 0 or demand.flexible_pool == extra[1])
         return 0.0 if has_now < 0 or is_kept else self._scaling_pause_s
 
 
-def _saved_s(demand: Demand, base_pool: Pool, extra: tuple[int, Pool]) -> float:
+def _saved_s(demand: JobDemand, base_pool: Pool, extra: tuple[int, Pool]) -> float:
     """Return the running time that extra workers in a pool save a job."""
     more, pool = extra
     work_s = _work_s(demand, base_pool, pool) if more else demand.remaining_work_s
     return demand.remaining_s(demand.min_workers) - work_s / demand.speedup[demand.min_workers + more]
 
 
-def _work_s(demand: Demand, base_pool: Pool, flexible_pool: Pool) -> float:
+def _work_s(demand: JobDemand, base_pool: Pool, flexible_pool: Pool) -> float:
     """Return the remaining time of a job at its speed with extra workers in a pool."""
     spans = flexible_pool != base_pool
     return demand.remaining_work_s / demand.spanning_speed if spans else demand.remaining_work_s
 
 
-def _offers(demands: Sequence[Demand], capacity_gpus: int) -> list[Sequence[int]]:
+def _offers(demands: Sequence[JobDemand], capacity_gpus: int) -> list[Sequence[int]]:
     """Return the numbers of extra workers for each job: 1, 2, ... as far as they fit.
 
     The knapsack takes time of their number x capacity, unless all fit or there are too many jobs for an exact
@@ -191,7 +194,7 @@ def _offers(demands: Sequence[Demand], capacity_gpus: int) -> list[Sequence[int]
     ]
 
 
-def _capacity(running: Sequence[Demand], free_gpus: Mapping[Pool, float]) -> dict[Pool, int]:
+def _capacity(running: Sequence[JobDemand], free_gpus: Mapping[Pool, float]) -> dict[Pool, int]:
     """Return the whole training GPUs of each pool that are idle or of flexible workers."""
     held = dict.fromkeys(POOLS, 0)
     for demand in running:
@@ -200,14 +203,14 @@ def _capacity(running: Sequence[Demand], free_gpus: Mapping[Pool, float]) -> dic
     return {pool: whole_gpus(free_gpus.get(pool, 0.0) + held[pool]) for pool in POOLS}
 
 
-def _start(waiting: Sequence[Demand], left: dict[Pool, int]) -> list[tuple[Demand, Pool]]:
+def _start(waiting: Sequence[JobDemand], left: dict[Pool, int]) -> list[tuple[JobDemand, Pool]]:
     """Return the jobs that start, and their pools (phase 1); their base demand is subtracted from `left`."""
     # Stable sorts by one key each take half as long as one sort by tuples.
     open_pools = {demand.job_id: pools for demand in waiting if (pools := demand.open_pools)}
     order = sorted((demand for demand in waiting if demand.job_id in open_pools), key=attrgetter("arrival"))
     order.sort(key=lambda demand: demand.remaining_s(demand.max_workers))
     order.sort(key=attrgetter("comes_last"))
-    started: list[tuple[Demand, Pool]] = []
+    started: list[tuple[JobDemand, Pool]] = []
     for demand in order:
         base_gpus = demand.min_workers * demand.gpus_per_worker
         for pool in open_pools[demand.job_id]:

@@ -20,7 +20,7 @@ equally many. The number of experts on every device is searched.
 import numpy as np
 
 from solvers.compiled import Ints, kernel
-from solvers.experts.placement import Cluster, Demand, Placement
+from solvers.experts.placement import DeviceGroup, ExpertDemand, ExpertPlacement
 from solvers.experts.published import replicated_parts
 from solvers.experts.splitting import split_evenly
 
@@ -142,7 +142,7 @@ def _slots_of(parts: Ints, slots: int) -> Ints:
     return experts
 
 
-def place_balanced(demand: Demand, cluster: Cluster) -> Placement:
+def place_balanced(demand: ExpertDemand, cluster: DeviceGroup) -> ExpertPlacement:
     """Return the placement with the least largest load, and its shares.
 
     The unknown part of a demand counts as spread evenly. With no more experts than devices, and room for two
@@ -154,7 +154,7 @@ def place_balanced(demand: Demand, cluster: Cluster) -> Placement:
     cluster.check(demand.loads.size)
     full = demand.filled()
     parts = balanced_parts(full.loads, cluster.devices, cluster.most_per_device)
-    return Placement.of_parts(parts, cluster.most_per_device)
+    return ExpertPlacement.of_parts(parts, cluster.most_per_device)
 
 
 @kernel
@@ -248,7 +248,7 @@ def _whole(loads: Ints, order: Ints, devices: int, slots: int) -> Ints:
     return parts
 
 
-def place_local(demand: Demand, cluster: Cluster) -> Placement:
+def place_local(demand: ExpertDemand, cluster: DeviceGroup) -> ExpertPlacement:
     """Return the placement by which the fewest tokens travel, among the most even ones tried.
 
     For k = 0, 1, ... the k most popular experts are on all devices, each of which processes its own tokens of
@@ -261,7 +261,7 @@ def place_local(demand: Demand, cluster: Cluster) -> Placement:
     """
     cluster.check(demand.loads.size)
     parts = _place(demand.filled().loads, cluster.devices, cluster.most_per_device)
-    return Placement.of_parts(parts, cluster.most_per_device)
+    return ExpertPlacement.of_parts(parts, cluster.most_per_device)
 
 
 @kernel

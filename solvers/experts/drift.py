@@ -14,7 +14,7 @@ from schemas.experts.outcomes import PlacementReason
 from solvers.compiled import Floats, Ints
 from solvers.experts.balanced import place_balanced
 from solvers.experts.moves import near
-from solvers.experts.placement import Cluster, Demand, Placement
+from solvers.experts.placement import DeviceGroup, ExpertDemand, ExpertPlacement
 from solvers.experts.splitting import device_loads, even_split
 
 KeptReason = Literal["too_few_tokens", "small_gain", "not_lasting_yet", "cooling_down", "postponed"]
@@ -63,7 +63,7 @@ class DriftDecision(NamedTuple):
     """Decision on a report, with the numbers behind it."""
 
     reason: PlacementReason | KeptReason
-    placement: Placement
+    placement: ExpertPlacement
     """Placement that is valid from now on."""
     load_before: float
     """Load of the busiest device over the mean, with the former placement and tokens split as evenly as
@@ -86,7 +86,7 @@ class DriftDecision(NamedTuple):
 class LayerDrift:
     """Popularity of one layer's experts, and their placement. Without a clock or random numbers."""
 
-    def __init__(self, rule: DriftRule, cluster: Cluster, experts: int) -> None:
+    def __init__(self, rule: DriftRule, cluster: DeviceGroup, experts: int) -> None:
         cluster.check(experts)
         self.rule = rule
         self.cluster = cluster
@@ -150,7 +150,7 @@ class LayerDrift:
             return self._kept("postponed", better, counted, largest)
         return self._change("popularity_shifted", better, time_s, counted, largest)
 
-    def resize(self, cluster: Cluster, time_s: float) -> DriftDecision:
+    def resize(self, cluster: DeviceGroup, time_s: float) -> DriftDecision:
         """Make a new placement at once, from the average: the devices have changed.
 
         Raises:
@@ -183,19 +183,18 @@ class LayerDrift:
         }
 
     @classmethod
-    def from_json(cls, values: dict[str, Any], rule: DriftRule, cluster: Cluster) -> Self:
-        """See `to_json`."""
+    def from_json(cls, values: dict[str, Any], rule: DriftRule, cluster: DeviceGroup) -> Self:
         drift = cls(rule, cluster, len(values["average"]))
         drift.average = np.array(values["average"], np.float64)
         drift._waiting = np.array(values["waiting"], np.int64)
         drift._in_a_row = values["in_a_row"]
         drift._changed_s = values["changed_s"]
         count = drift.average.size
-        drift.placement = Placement.of_lists(values["experts"], count, cluster.most_per_device)
+        drift.placement = ExpertPlacement.of_lists(values["experts"], count, cluster.most_per_device)
         return drift
 
-    def _demand(self) -> Demand:
-        return Demand.of_popularity(self.average)
+    def _demand(self) -> ExpertDemand:
+        return ExpertDemand.of_popularity(self.average)
 
     def _average(self, tokens: Ints) -> None:
         counted = int(tokens.sum())
@@ -207,13 +206,13 @@ class LayerDrift:
         else:
             self.average = newest
 
-    def _largest(self, placement: Placement) -> int:
+    def _largest(self, placement: ExpertPlacement) -> int:
         return int(device_loads(even_split(placement, self._demand().filled().loads)).max())
 
     def _change(
         self,
         reason: PlacementReason,
-        placement: Placement,
+        placement: ExpertPlacement,
         time_s: float,
         counted: int,
         largest: tuple[int, int] | None = None,
@@ -233,14 +232,14 @@ class LayerDrift:
         return self._decision(reason, (before, placement), in_a_row, counted, largest)
 
     def _kept(
-        self, reason: KeptReason, better: Placement, counted: int, largest: tuple[int, int]
+        self, reason: KeptReason, better: ExpertPlacement, counted: int, largest: tuple[int, int]
     ) -> DriftDecision:
         return self._decision(reason, (self.placement, better), self._in_a_row, counted, largest)
 
     def _decision(
         self,
         reason: PlacementReason | KeptReason,
-        placements: tuple[Placement, Placement],
+        placements: tuple[ExpertPlacement, ExpertPlacement],
         in_a_row: int,
         counted: int,
         largest: tuple[int, int],

@@ -3,14 +3,14 @@
 import numpy as np
 
 from solvers.compiled import Floats, Ints, kernel
-from solvers.experts.placement import FREE, Demand, Placement
+from solvers.experts.placement import FREE, ExpertDemand, ExpertPlacement
 from solvers.experts.splitting import slots_of_experts
 
 _KEPT_WEIGHT, _NEW_WEIGHT = 5, 4
 """Weights of loaded and of new experts: a new one must have a quarter more tokens than a loaded one."""
 
 
-def near(placement: Placement, before: Placement) -> Placement:
+def near(placement: ExpertPlacement, before: ExpertPlacement) -> ExpertPlacement:
     """Renumber the devices of a placement so that few experts have to be loaded.
 
     Devices are equal, so any may have the experts of any other. Pairs of an old and a new device with the
@@ -30,7 +30,7 @@ def near(placement: Placement, before: Placement) -> Placement:
     rows = np.arange(placement.devices)
     if common[rows, order].sum() <= np.trace(common):
         return placement
-    return Placement(placement.experts[order], placement.shares[order], placement.count)
+    return ExpertPlacement(placement.experts[order], placement.shares[order], placement.count)
 
 
 @kernel
@@ -88,7 +88,9 @@ def _matched(common: Ints) -> Ints:
     return order
 
 
-def fill_popular(placement: Placement, demand: Demand, loaded: Placement) -> Placement:
+def fill_popular(
+    placement: ExpertPlacement, demand: ExpertDemand, loaded: ExpertPlacement
+) -> ExpertPlacement:
     """Fill the free slots of each device with the most popular experts that it lacks.
 
     An expert without demand is not added. Experts that a device has from the batch before are preferred.
@@ -101,18 +103,20 @@ def fill_popular(placement: Placement, demand: Demand, loaded: Placement) -> Pla
     return _with(placement, worth)
 
 
-def fill_loaded(placement: Placement, demand: Demand, loaded: Placement) -> Placement:
+def fill_loaded(placement: ExpertPlacement, demand: ExpertDemand, loaded: ExpertPlacement) -> ExpertPlacement:
     """Fill free slots with experts that the devices have already, the most popular first, without loads."""
     return _with(placement, np.where(loaded.held(), demand.loads, 0))
 
 
-def fill_nothing(placement: Placement, demand: Demand, loaded: Placement) -> Placement:
+def fill_nothing(
+    placement: ExpertPlacement, demand: ExpertDemand, loaded: ExpertPlacement
+) -> ExpertPlacement:
     """Return the placement unchanged."""
     del demand, loaded
     return placement
 
 
-def _with(placement: Placement, worth: Ints) -> Placement:
+def _with(placement: ExpertPlacement, worth: Ints) -> ExpertPlacement:
     """Add the experts of the largest worth.
 
     Args:
@@ -120,7 +124,7 @@ def _with(placement: Placement, worth: Ints) -> Placement:
     """
     experts, shares = placement.experts.copy(), placement.shares.copy()
     _fill(experts, shares, np.where(placement.held(), 0, worth))
-    return Placement(experts, shares, placement.count)
+    return ExpertPlacement(experts, shares, placement.count)
 
 
 @kernel

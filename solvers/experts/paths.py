@@ -13,7 +13,7 @@ import numpy as np
 
 from schemas.experts.workload import PUBLISHED_PATH_LENGTH
 from solvers.compiled import Bools, Ints, kernel
-from solvers.experts.placement import MAX_EXPERTS, Demand
+from solvers.experts.placement import MAX_EXPERTS, ExpertDemand
 
 PUBLISHED_TOP = 1
 """Number k of experts of each path that its estimate uses. Gating is top-1 in inference (section 4.7.1,
@@ -112,9 +112,9 @@ class PathProfile:
             )
         return np.ascontiguousarray(selections, np.int64)
 
-    def popularity(self, layer: int) -> Demand:
+    def popularity(self, layer: int) -> ExpertDemand:
         """Return the tokens of a layer's experts in the whole profile."""
-        return Demand.of_counts(self.tables[layer][0].counts.sum(axis=0))
+        return ExpertDemand.of_counts(self.tables[layer][0].counts.sum(axis=0))
 
     def to_json(self) -> dict[str, Any]:
         """Return the profile as values of JSON, for `from_json`. Counts are pairs of expert and tokens."""
@@ -140,7 +140,6 @@ class PathProfile:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """See `to_json`."""
         profile = cls(values["experts"], values["layers"], values["length"], values["most_paths"])
         for tables, layer in zip(profile.tables, values["tables"], strict=True):
             for table, stored in zip(tables, layer, strict=True):
@@ -188,7 +187,7 @@ class PopularityEstimator:
             for tables in profile.tables
         ]
 
-    def estimate(self, layer: int, selections: Ints) -> Demand:
+    def estimate(self, layer: int, selections: Ints) -> ExpertDemand:
         """Return the forecast demand of a layer's experts (Eq. 4.1), in parts of 2^20 of a token. Demands of
         several ranks may be combined.
 
@@ -213,7 +212,7 @@ class PopularityEstimator:
             table = self._weights[layer][length]
             is_left = _add_known(left % experts**length, table.keys, table.weights, loads)
             left = left[is_left]
-        return Demand(loads, tokens * _TOKEN)
+        return ExpertDemand(loads, tokens * _TOKEN)
 
 
 def path_keys(selections: Ints, length: int, experts: int) -> Ints:

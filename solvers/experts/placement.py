@@ -19,7 +19,7 @@ FREE = -1
 
 
 @dataclass(frozen=True, eq=False)
-class Demand:
+class ExpertDemand:
     """Part of a batch that each expert gets, forecast or counted."""
 
     loads: Ints
@@ -89,22 +89,22 @@ class Demand:
         """Part of the batch that each expert gets, (experts,)."""
         return self.loads / max(self.total, 1)
 
-    def filled(self) -> "Demand":
+    def filled(self) -> "ExpertDemand":
         """Return the demand with its unknown part spread evenly over all experts; for an empty batch, as if
         each expert got one token."""
         if not self.total:
-            return Demand(np.ones_like(self.loads), self.loads.size)
+            return ExpertDemand(np.ones_like(self.loads), self.loads.size)
         missing = self.total - self.known
         if not missing:
             return self
         each, left = divmod(missing, self.loads.size)
         loads = self.loads + each
         loads[:left] += 1
-        return Demand(loads, self.total)
+        return ExpertDemand(loads, self.total)
 
 
 @dataclass(frozen=True)
-class Cluster:
+class DeviceGroup:
     """Equal devices, and the number of experts of a layer that each may have."""
 
     devices: int
@@ -132,7 +132,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, eq=False)
-class Placement:
+class ExpertPlacement:
     """Experts of each device, and the part of an expert's tokens that it processes.
 
     A slot is the place of one expert on a device: slot j of device d has number d x slots per device + j.
@@ -224,7 +224,6 @@ class Placement:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """See `to_json`."""
         return cls(
             np.array(values["experts"], np.int64), np.array(values["shares"], np.float64), values["count"]
         )

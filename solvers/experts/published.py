@@ -13,10 +13,10 @@ import random
 import numpy as np
 
 from solvers.compiled import Ints, kernel
-from solvers.experts.placement import FREE, Cluster, Demand, Placement
+from solvers.experts.placement import FREE, DeviceGroup, ExpertDemand, ExpertPlacement
 
 
-def place_first_fit(demand: Demand, cluster: Cluster, seed: int = 0) -> Placement:
+def place_first_fit(demand: ExpertDemand, cluster: DeviceGroup, seed: int = 0) -> ExpertPlacement:
     """Return a placement by the heuristic of the thesis.
 
     1. Each expert gets the whole part of n_e = N x popularity (Eq. 4.1) as devices of its own, popular
@@ -42,13 +42,13 @@ def place_first_fit(demand: Demand, cluster: Cluster, seed: int = 0) -> Placemen
         packing.give_own_devices(expert)
     packing.pack_fractions()
     packing.spread_unknown(random.Random(seed))
-    return Placement.of_parts(packing.parts, cluster.most_per_device)
+    return ExpertPlacement.of_parts(packing.parts, cluster.most_per_device)
 
 
 class _Packing:
     """Placement under construction. Loads are N x the demand's, so that a device holds its total."""
 
-    def __init__(self, demand: Demand, cluster: Cluster) -> None:
+    def __init__(self, demand: ExpertDemand, cluster: DeviceGroup) -> None:
         self.count = demand.loads.size
         self.loads = [load * cluster.devices for load in demand.loads.tolist()]
         self.device_load = max(demand.total, 1)
@@ -113,7 +113,7 @@ class _Packing:
         self.taken[device] += 1
 
 
-def place_replicated(demand: Demand, cluster: Cluster) -> Placement:
+def place_replicated(demand: ExpertDemand, cluster: DeviceGroup) -> ExpertPlacement:
     """Fill every slot with a replica. Replicas of an expert get equal parts of its tokens.
 
     Each spare slot goes to the expert with the largest load per replica. Then the replicas are packed, the
@@ -125,7 +125,7 @@ def place_replicated(demand: Demand, cluster: Cluster) -> Placement:
     """
     cluster.check(demand.loads.size)
     parts = replicated_parts(demand.loads, cluster.devices, cluster.most_per_device)
-    return Placement.of_parts(parts, cluster.most_per_device)
+    return ExpertPlacement.of_parts(parts, cluster.most_per_device)
 
 
 @kernel
@@ -165,7 +165,7 @@ def replicated_parts(loads: Ints, devices: int, slots: int) -> Ints:
     return parts
 
 
-def place_one_per_device(demand: Demand, cluster: Cluster) -> Placement:
+def place_one_per_device(demand: ExpertDemand, cluster: DeviceGroup) -> ExpertPlacement:
     """Place expert e on device e.
 
     With more experts than devices, each device has equally many, or one more, in the order of their numbers.
@@ -183,4 +183,4 @@ def place_one_per_device(demand: Demand, cluster: Cluster) -> Placement:
         lists = [[] for _ in range(devices)]
         for expert in range(count):
             lists[expert * devices // count].append(expert)
-    return Placement.of_lists(lists, count, cluster.most_per_device)
+    return ExpertPlacement.of_lists(lists, count, cluster.most_per_device)

@@ -15,7 +15,7 @@ from solvers.compiled import Ints
 from solvers.experts.balanced import place_local
 from solvers.experts.moves import fill_nothing, fill_popular
 from solvers.experts.paths import PUBLISHED_TOP
-from solvers.experts.placement import Cluster, Demand, Placement
+from solvers.experts.placement import DeviceGroup, ExpertDemand, ExpertPlacement
 from solvers.experts.published import place_first_fit, place_one_per_device, place_replicated
 from solvers.experts.splitting import device_loads, even_split, split_by_shares
 
@@ -27,7 +27,9 @@ Basis = Literal["estimate", "history", "actual"]
 class Check(Protocol):
     """Check whether a placement deviates too much to be kept."""
 
-    def deviates(self, placement: Placement, estimated: Demand, actual: Demand, cluster: Cluster) -> bool:
+    def deviates(
+        self, placement: ExpertPlacement, estimated: ExpertDemand, actual: ExpertDemand, cluster: DeviceGroup
+    ) -> bool:
         """Return whether the placement is to be replaced.
 
         Args:
@@ -48,7 +50,9 @@ class TopLists:
     k: int = PUBLISHED_TOP
     """In inference, the two most popular experts are compared (erratum I2)."""
 
-    def deviates(self, placement: Placement, estimated: Demand, actual: Demand, cluster: Cluster) -> bool:
+    def deviates(
+        self, placement: ExpertPlacement, estimated: ExpertDemand, actual: ExpertDemand, cluster: DeviceGroup
+    ) -> bool:
         """See `Check`."""
         del placement, cluster
         return estimated.top(2 * self.k) != actual.top(2 * self.k)
@@ -65,7 +69,9 @@ class BusiestDevice:
     most_above_mean: float = 0.05
     """Share above the mean load of the devices; 0.05 is 5 %."""
 
-    def deviates(self, placement: Placement, estimated: Demand, actual: Demand, cluster: Cluster) -> bool:
+    def deviates(
+        self, placement: ExpertPlacement, estimated: ExpertDemand, actual: ExpertDemand, cluster: DeviceGroup
+    ) -> bool:
         """See `Check`."""
         del estimated
         largest = int(device_loads(even_split(placement, actual.loads)).max())
@@ -77,7 +83,9 @@ class BusiestDevice:
 class Never:
     """Check that keeps every placement (without fine-tuning, section 4.7.3.1)."""
 
-    def deviates(self, placement: Placement, estimated: Demand, actual: Demand, cluster: Cluster) -> bool:
+    def deviates(
+        self, placement: ExpertPlacement, estimated: ExpertDemand, actual: ExpertDemand, cluster: DeviceGroup
+    ) -> bool:
         """See `Check`."""
         del placement, estimated, actual, cluster
         return False
@@ -89,7 +97,7 @@ NEVER = Never()
 class Settled(NamedTuple):
     """Placement and split of tokens with which a batch passes a layer."""
 
-    placement: Placement
+    placement: ExpertPlacement
     split: Ints
     """Tokens that each slot processes, (devices, slots)."""
     tokens: Ints
@@ -99,21 +107,21 @@ class Settled(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Scheme:
+class PlacementScheme:
     """Method of placing experts for a batch, before its layer is reached and after the gating network."""
 
-    place: Callable[[Demand, Cluster], Placement]
+    place: Callable[[ExpertDemand, DeviceGroup], ExpertPlacement]
     basis: Basis
-    split: Callable[[Placement, Ints], Ints]
+    split: Callable[[ExpertPlacement, Ints], Ints]
     check: Check = NEVER
-    fill: Callable[[Placement, Demand, Placement], Placement] = fill_nothing
+    fill: Callable[[ExpertPlacement, ExpertDemand, ExpertPlacement], ExpertPlacement] = fill_nothing
     """Function that fills free slots before the layer is reached, by the demand and the loaded experts."""
     top: int | None = PUBLISHED_TOP
     """Experts of each sample path that an estimate counts; None for all."""
     balances_gating: bool = False
     """Whether tokens count as spread evenly over the experts, whatever was chosen."""
 
-    def plan(self, demand: Demand, cluster: Cluster) -> Placement | None:
+    def plan(self, demand: ExpertDemand, cluster: DeviceGroup) -> ExpertPlacement | None:
         """Return the placement of phase one, before the gating network chooses; None if it is made
         afterwards.
 
@@ -124,7 +132,9 @@ class Scheme:
             return None
         return self.place(demand, cluster)
 
-    def settle(self, planned: Placement | None, demand: Demand, tokens: Ints, cluster: Cluster) -> Settled:
+    def settle(
+        self, planned: ExpertPlacement | None, demand: ExpertDemand, tokens: Ints, cluster: DeviceGroup
+    ) -> Settled:
         """Return the final placement and the tokens of each replica (phase two).
 
         Args:
@@ -134,7 +144,7 @@ class Scheme:
         """
         if self.balances_gating:
             tokens = _evenly(tokens)
-        actual = Demand.of_counts(tokens)
+        actual = ExpertDemand.of_counts(tokens)
         if planned is None or self.check.deviates(planned, demand, actual, cluster):
             placement, is_revised = self.place(actual, cluster), True
         else:
@@ -147,15 +157,17 @@ def _evenly(tokens: Ints) -> Ints:
     return np.full(tokens.size, each, np.int64) + (np.arange(tokens.size) < left)
 
 
-SCHEMES: Mapping[str, Scheme] = MappingProxyType(
+SCHEMES: Mapping[str, PlacementScheme] = MappingProxyType(
     {
-        "balanced": Scheme(place_local, "estimate", even_split, BusiestDevice(), fill_popular, top=None),
-        "lina": Scheme(place_first_fit, "estimate", split_by_shares, TopLists()),
-        "without_estimation": Scheme(place_first_fit, "actual", split_by_shares),
-        "without_fine_tuning": Scheme(place_first_fit, "estimate", split_by_shares),
-        "one_per_device": Scheme(place_one_per_device, "history", split_by_shares),
-        "eplb": Scheme(place_replicated, "history", split_by_shares),
-        "ideal": Scheme(place_one_per_device, "history", split_by_shares, balances_gating=True),
+        "balanced": PlacementScheme(
+            place_local, "estimate", even_split, BusiestDevice(), fill_popular, top=None
+        ),
+        "lina": PlacementScheme(place_first_fit, "estimate", split_by_shares, TopLists()),
+        "without_estimation": PlacementScheme(place_first_fit, "actual", split_by_shares),
+        "without_fine_tuning": PlacementScheme(place_first_fit, "estimate", split_by_shares),
+        "one_per_device": PlacementScheme(place_one_per_device, "history", split_by_shares),
+        "eplb": PlacementScheme(place_replicated, "history", split_by_shares),
+        "ideal": PlacementScheme(place_one_per_device, "history", split_by_shares, balances_gating=True),
     }
 )
 """Schemes by name. `ideal` is the result of balanced gating with one expert per device (section 4.7.3.1)."""

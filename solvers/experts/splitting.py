@@ -9,10 +9,10 @@ set of experts that needs a larger T (Dinkelbach 1967, Megiddo 1974).
 import numpy as np
 
 from solvers.compiled import Floats, Ints, kernel
-from solvers.experts.placement import FREE, Placement
+from solvers.experts.placement import FREE, ExpertPlacement
 
 
-def even_split(placement: Placement, tokens: Ints) -> Ints:
+def even_split(placement: ExpertPlacement, tokens: Ints) -> Ints:
     """Return the tokens that each slot gets, (devices, slots): the busiest device gets as few as this
     placement allows.
 
@@ -26,7 +26,7 @@ def even_split(placement: Placement, tokens: Ints) -> Ints:
     return split_evenly(placement.experts, counts)
 
 
-def split_by_shares(placement: Placement, tokens: Ints) -> Ints:
+def split_by_shares(placement: ExpertPlacement, tokens: Ints) -> Ints:
     """Return the tokens that each slot gets by the planned shares, (devices, slots).
 
     Tokens of an expert add up to the counted ones: the tokens up to a device are the shares up to it,
@@ -45,7 +45,7 @@ def device_loads(split: Ints) -> Ints:
     return loads
 
 
-def sends(placement: Placement, split: Ints, tokens: Ints) -> Ints:
+def sends(placement: ExpertPlacement, split: Ints, tokens: Ints) -> Ints:
     """Return the tokens that each rank sends to each slot, (ranks, devices, slots): the sizes of an uneven
     all-to-all.
 
@@ -80,7 +80,7 @@ def sends(placement: Placement, split: Ints, tokens: Ints) -> Ints:
     return _sends(placement.experts, split, counts)
 
 
-def _checked(placement: Placement, tokens: Ints) -> Ints:
+def _checked(placement: ExpertPlacement, tokens: Ints) -> Ints:
     if tokens.shape != (placement.count,):
         raise ValueError(
             f"counts of shape {tokens.shape}, expected one for each of {placement.count} experts"

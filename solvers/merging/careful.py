@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from schemas.merging.problems import MergeProblem, MergeSolution, Share, Transfer, Unit
+from schemas.merging.problems import MergeProblem, MergeSolution, Share, TransferPair, Unit
 from solvers.merging.merger import merge
 
 _PART_FOR_FIRST = 0.5
@@ -110,7 +110,7 @@ class _Forecaster:
             for table in problem.step_tables
         ]
         self._units = {job_id: unit for unit in problem.units for job_id in unit.job_ids}
-        self._transfers: Mapping[tuple[str, int, int], Transfer] = {
+        self._transfers: Mapping[tuple[str, int, int], TransferPair] = {
             (one.mode, one.donor, one.receiver): one for one in problem.transfers
         }
 

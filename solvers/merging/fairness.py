@@ -1,7 +1,7 @@
 """Finish-time fairness, as Shockwave (Zheng et al., NSDI '23) computes it: effects of sharing on jobs."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -49,16 +49,6 @@ def contending(jobs: Sequence[Finished]) -> dict[str, float]:
         shared_s = job_s_until(job.finished_s) - job_s_until(job.submitted_s)
         found[job.job_id] = max(shared_s / span_s, 1.0) if span_s > 0 else 1.0
     return found
-
-
-def cumulative_distribution(values: Iterable[float]) -> list[tuple[float, float]]:
-    """Return each distinct value, ascending, with the share of values that are not above it."""
-    ordered = sorted(values)
-    return [
-        (value, (index + 1) / len(ordered))
-        for index, value in enumerate(ordered)
-        if index + 1 == len(ordered) or ordered[index + 1] != value
-    ]
 
 
 def _completion_s(job: Finished) -> float:

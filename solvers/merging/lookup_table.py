@@ -39,7 +39,7 @@ _ACROSS: Final = 0
 K = TypeVar("K", bound=tuple[int, ...])
 
 
-class Step(NamedTuple):
+class AccumulatedStep(NamedTuple):
     step_s: float
     micro_batch_size: int
     accumulation_steps: int
@@ -63,7 +63,7 @@ def is_possible(measured: MeasuredStep) -> bool:
     return _pass_s(measured) >= LEAST_PASS_S
 
 
-class StepTimes:
+class StepTimeTable:
     """Rows of one configuration, and interpolation between them."""
 
     def __init__(self, state: Mapping[str, list[list[Any]]] | None = None) -> None:
@@ -76,7 +76,7 @@ class StepTimes:
         """Measured time of an exchange, by GPUs and nodes."""
         self._sizes: list[int] = []
         self._lines: dict[int, list[tuple[int, float]]] = {}
-        self._cache: dict[tuple[int, int, int, int], Step] = {}
+        self._cache: dict[tuple[int, int, int, int], AccumulatedStep] = {}
         self._index()
 
     def add(self, measured: MeasuredStep) -> None:
@@ -89,7 +89,7 @@ class StepTimes:
         self._sizes = []
         self._cache = {}
 
-    def step(self, gpus: int, nodes: int, batch_size: int, most_micro_batch: int) -> Step:
+    def step(self, gpus: int, nodes: int, batch_size: int, most_micro_batch: int) -> AccumulatedStep:
         key = (gpus, nodes, batch_size, most_micro_batch)
         found = self._cache.get(key)
         if found is None:
@@ -111,7 +111,7 @@ class StepTimes:
             "exchanges": self._exchanges.state(),
         }
 
-    def _fastest(self, gpus: int, nodes: int, batch_size: int, most_micro_batch: int) -> Step:
+    def _fastest(self, gpus: int, nodes: int, batch_size: int, most_micro_batch: int) -> AccumulatedStep:
         self._index()
         exchange_s = self._exchange_s(gpus, nodes)
         share = -(-batch_size // gpus)
@@ -122,7 +122,7 @@ class StepTimes:
             size = -(-share // steps)
             step_s = steps * self._pass_s(gpus, nodes, size) + exchange_s
             if best is None or step_s < best.step_s:
-                best = Step(step_s, size, steps)
+                best = AccumulatedStep(step_s, size, steps)
             if size == 1:
                 return best
             size -= 1
@@ -241,7 +241,7 @@ class LookupTable:
     """Table S(a, cfgs) of one base model on one type of GPU."""
 
     def __init__(self) -> None:
-        self._by_configuration: dict[Configuration, StepTimes] = {}
+        self._by_configuration: dict[Configuration, StepTimeTable] = {}
 
     @property
     def is_empty(self) -> bool:
@@ -257,7 +257,7 @@ class LookupTable:
             if len(self._by_configuration) >= MOST_CONFIGURATIONS:
                 # Never the first, to which the others are compared.
                 del self._by_configuration[list(self._by_configuration)[1]]
-            rows = self._by_configuration[configuration] = StepTimes()
+            rows = self._by_configuration[configuration] = StepTimeTable()
         rows.add(measured)
 
     def step(
@@ -268,7 +268,7 @@ class LookupTable:
         batch_size: int,
         most_micro_batch: int,
         scale: float = 1.0,
-    ) -> Step:
+    ) -> AccumulatedStep:
         """Return the fastest way to do an optimizer step.
 
         Args:
@@ -312,10 +312,9 @@ class LookupTable:
         return [[*configuration, rows.state()] for configuration, rows in self._by_configuration.items()]
 
     def restore(self, state: Iterable[Sequence[Any]]) -> None:
-        """Restore the table from a state."""
-        self._by_configuration = {Configuration(*fields): StepTimes(rows) for *fields, rows in state}
+        self._by_configuration = {Configuration(*fields): StepTimeTable(rows) for *fields, rows in state}
 
-    def _rows(self, configuration: Configuration) -> tuple[StepTimes, bool]:
+    def _rows(self, configuration: Configuration) -> tuple[StepTimeTable, bool]:
         rows = self._by_configuration.get(configuration)
         if rows is not None:
             return rows, True

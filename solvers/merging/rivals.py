@@ -12,19 +12,19 @@ from solvers.merging.rival_schemes import (
     Themis,
     Tiresias,
 )
-from solvers.merging.scheme import Contender, Scheme
+from solvers.merging.scheme import Contender, RivalScheme
 
 
 class Rival(NamedTuple):
     """Scheme with the settings of section 7.1."""
 
-    make: Callable[[float], Scheme]
+    make: Callable[[float], RivalScheme]
     """Function that makes the scheme for an interval of calls in seconds."""
     interval_s: float
     """Published interval of decisions."""
 
 
-def _titan(interval_s: float) -> Scheme:
+def _titan(interval_s: float) -> RivalScheme:
     from solvers.merging.titan import Titan  # Pyomo takes a second to import.
 
     return Titan(interval_s=interval_s)

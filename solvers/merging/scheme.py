@@ -37,7 +37,7 @@ class Contender(NamedTuple):
     """Number of stops and changes of size so far. Pollux weighs a further one by it."""
 
 
-class Scheme(Protocol):
+class RivalScheme(Protocol):
     """Scheme of allocating GPUs. Deterministic: ties go by `arrival`."""
 
     def allocate(self, jobs: Sequence[Contender], gpus: int, time_s: float) -> dict[str, int]:

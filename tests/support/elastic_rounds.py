@@ -7,23 +7,23 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from solvers.elastic.demand import Demand, Grant, Pool, linear_speedup
+from solvers.elastic.demand import JobDemand, Pool, WorkerGrant, linear_speedup
 
 
 @dataclass(frozen=True)
 class Round:
     """The arguments of `Scheme.allocate`."""
 
-    waiting: tuple[Demand, ...]
-    running: tuple[Demand, ...]
+    waiting: tuple[JobDemand, ...]
+    running: tuple[JobDemand, ...]
     free_gpus: Mapping[Pool, float]
 
     @property
-    def jobs(self) -> tuple[Demand, ...]:
+    def jobs(self) -> tuple[JobDemand, ...]:
         return self.running + self.waiting
 
 
-def demand(job_id: str, arrival: int, bounds: tuple[int, int] = (1, 1), **fields: Any) -> Demand:
+def demand(job_id: str, arrival: int, bounds: tuple[int, int] = (1, 1), **fields: Any) -> JobDemand:
     """A job from `bounds[0]` to `bounds[1]` workers of one GPU that scales linearly on training servers."""
     given: dict[str, Any] = {
         "gpus_per_worker": 1,
@@ -32,7 +32,7 @@ def demand(job_id: str, arrival: int, bounds: tuple[int, int] = (1, 1), **fields
         "pools": ("training",),
     }
     given.update(fields)
-    return Demand(job_id=job_id, arrival=arrival, min_workers=bounds[0], max_workers=bounds[1], **given)
+    return JobDemand(job_id=job_id, arrival=arrival, min_workers=bounds[0], max_workers=bounds[1], **given)
 
 
 def training(gpus: float) -> dict[Pool, float]:
@@ -62,7 +62,7 @@ def imperfect_speedup(min_workers: int, max_workers: int) -> tuple[float, ...]:
 
 
 @st.composite
-def _jobs(draw: st.DrawFn, arrival: int, is_running: bool) -> Demand:
+def _jobs(draw: st.DrawFn, arrival: int, is_running: bool) -> JobDemand:
     least = draw(st.integers(1, 4))
     most = least + draw(st.integers(0, 5))
     pools = draw(
@@ -88,7 +88,7 @@ def _jobs(draw: st.DrawFn, arrival: int, is_running: bool) -> Demand:
     )
 
 
-def held_gpus(workers: int, pool: Pool, flexible_pool: Pool, job: Demand) -> dict[Pool, int]:
+def held_gpus(workers: int, pool: Pool, flexible_pool: Pool, job: JobDemand) -> dict[Pool, int]:
     """What a job has in each pool."""
     held: dict[Pool, int] = {"training": 0, "loaned": 0}
     held[pool] += min(workers, job.min_workers) * job.gpus_per_worker
@@ -96,7 +96,7 @@ def held_gpus(workers: int, pool: Pool, flexible_pool: Pool, job: Demand) -> dic
     return held
 
 
-def taken_gpus(jobs: Iterable[Demand], grants: Iterable[Grant]) -> dict[Pool, int]:
+def taken_gpus(jobs: Iterable[JobDemand], grants: Iterable[WorkerGrant]) -> dict[Pool, int]:
     """What grants take of the idle GPUs of each pool, less what they give up."""
     by_id = {job.job_id: job for job in jobs}
     taken: dict[Pool, int] = {"training": 0, "loaned": 0}
@@ -109,6 +109,6 @@ def taken_gpus(jobs: Iterable[Demand], grants: Iterable[Grant]) -> dict[Pool, in
     return taken
 
 
-def granted_workers(grants: Sequence[Grant]) -> dict[str, int]:
+def granted_workers(grants: Sequence[WorkerGrant]) -> dict[str, int]:
     """Workers by job."""
     return {grant.job_id: grant.workers for grant in grants}

@@ -37,8 +37,6 @@ def fleet(*classes: tuple[int, float, float]) -> Fleet:
     return Fleet(
         nodes=tuple(names),
         classes=tuple(node_classes),
-        row_of={name: row for row, name in enumerate(names)},
-        class_of_row=tuple(index for index, (nodes, _, _) in enumerate(classes) for _ in range(nodes)),
     )
 
 

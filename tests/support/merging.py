@@ -16,7 +16,7 @@ from schemas.lora import Dataset
 from schemas.merging.estimates import EstimateProblem
 from schemas.merging.problems import MergeProblem, RivalProblem
 from schemas.merging.settings import MergingPolicy
-from schemas.merging.workload import MergingTerms, Target, TuningHyperparameters, TuningWorkload
+from schemas.merging.workload import MergingTerms, TrainingTarget, TuningHyperparameters, TuningWorkload
 from schemas.solves import SolveFinished, SolveRequested
 from solvers.merging.careful import plan
 from solvers.merging.estimator import estimate
@@ -70,7 +70,7 @@ def workload(data: str = "a", epochs: int = 10, samples: int = 800, **fields: An
         "dataset": Dataset(path=f"{data}.jsonl", samples=samples),
         "validation_path": f"{data}.validation.jsonl",
         "hyperparameters": TuningHyperparameters(batch_size=batch),
-        "target": Target(accuracy=accuracy, most_iterations=epochs * steps),
+        "target": TrainingTarget(accuracy=accuracy, most_iterations=epochs * steps),
     }
     return TuningWorkload(**{**defaults, **fields})
 

@@ -10,7 +10,6 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from bench.network import Rank
-from bench.network.ranks import Rank
 from executors.gang.batches import share
 from executors.gang.group import ProcessGroup
 from executors.moe.conversion.convert import LayerConversion, convert

@@ -22,7 +22,7 @@ from schemas.merging.commands import (
     TaskReleaseReason,
     TransferMode,
 )
-from schemas.merging.workload import Target, TuningHyperparameters, TuningWorkload
+from schemas.merging.workload import TrainingTarget, TuningHyperparameters, TuningWorkload
 from tests.support.nodes import Members, Node, Nodes, is_end
 
 MODEL = "tiny"
@@ -49,7 +49,7 @@ def workload(
             "dataset": Dataset(path=dataset, samples=48),
             "validation_path": validation,
             "hyperparameters": TuningHyperparameters.model_validate(chosen),
-            "target": Target(accuracy=accuracy, most_iterations=iterations),
+            "target": TrainingTarget(accuracy=accuracy, most_iterations=iterations),
         }
         | fields
     )

@@ -16,7 +16,7 @@ from schemas.merging.estimates import EstimateProblem, EstimateSolution, KindEst
 from schemas.merging.problems import MergeProblem, MergeSolution, RivalProblem, Share
 from schemas.merging.reports import MeasuredStep, ProfileReported
 from schemas.merging.settings import MergingPolicy, SchemeName
-from schemas.merging.workload import MergingTerms, Target, TuningHyperparameters, TuningWorkload
+from schemas.merging.workload import MergingTerms, TrainingTarget, TuningHyperparameters, TuningWorkload
 from schemas.solves import SolveFinished, SolveRequested
 
 _POLICY = "merging"
@@ -73,7 +73,7 @@ def _submitted(job_id: str, kind: int, rng: random.Random) -> JobSubmitted:
         dataset=Dataset(path=f"d{kind}.jsonl", samples=800),
         validation_path=f"d{kind}.validation.jsonl",
         hyperparameters=TuningHyperparameters(batch_size=8),
-        target=Target(accuracy=0.8, most_iterations=1_000),
+        target=TrainingTarget(accuracy=0.8, most_iterations=1_000),
     )
     user = f"user{rng.randrange(50)}"
     return JobSubmitted(

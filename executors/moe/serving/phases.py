@@ -7,9 +7,9 @@ import numpy as np
 
 from solvers.compiled import Ints
 from solvers.experts.moves import fill_loaded, near
-from solvers.experts.placement import Cluster, Demand, Placement
+from solvers.experts.placement import DeviceGroup, ExpertDemand, ExpertPlacement
 from solvers.experts.published import place_one_per_device
-from solvers.experts.schemes import Scheme, Settled
+from solvers.experts.schemes import PlacementScheme, Settled
 from solvers.experts.splitting import device_loads
 
 _WORTH_SWAPPING = 0.05
@@ -25,17 +25,17 @@ class StandingPlacement:
         is_commanded: whether the cell has commanded it. Otherwise it is valid only until there is a forecast.
     """
 
-    placement: Placement
+    placement: ExpertPlacement
     is_commanded: bool = False
 
     @classmethod
-    def first(cls, experts: int, cluster: Cluster) -> "StandingPlacement":
+    def first(cls, experts: int, cluster: DeviceGroup) -> "StandingPlacement":
         """Return the placement before any command: an expert per device.
 
         Raises:
             ValueError: there is no room for all experts.
         """
-        return cls(place_one_per_device(Demand.of_counts(np.zeros(experts, np.int64)), cluster))
+        return cls(place_one_per_device(ExpertDemand.of_counts(np.zeros(experts, np.int64)), cluster))
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,12 +46,12 @@ class LayerLayout:
         loaded: experts on its devices after the batch before.
     """
 
-    scheme: Scheme
-    cluster: Cluster
+    scheme: PlacementScheme
+    cluster: DeviceGroup
     standing: StandingPlacement
-    loaded: Placement
+    loaded: ExpertPlacement
 
-    def plan(self, demand: Demand) -> Placement | None:
+    def plan(self, demand: ExpertDemand) -> ExpertPlacement | None:
         """Return the placement of phase one, before the gating network chooses; None if it is made only
         afterwards.
 
@@ -71,7 +71,7 @@ class LayerLayout:
         planned = standing if self._is_good_enough(planned, demand) else near(planned, self.loaded)
         return self.scheme.fill(planned, demand.filled(), self.loaded)
 
-    def settle(self, planned: Placement | None, demand: Demand, tokens: Ints) -> Settled:
+    def settle(self, planned: ExpertPlacement | None, demand: ExpertDemand, tokens: Ints) -> Settled:
         """Return the placement of phase two, and the load of each replica. Without a forecast, there is
         nothing to revise.
 
@@ -87,10 +87,10 @@ class LayerLayout:
             return settled
         loaded = self.loaded if planned is None else planned
         placement = near(settled.placement, loaded)
-        placement = fill_loaded(placement, Demand.of_counts(settled.tokens), loaded)
+        placement = fill_loaded(placement, ExpertDemand.of_counts(settled.tokens), loaded)
         return settled._replace(placement=placement, split=self.scheme.split(placement, settled.tokens))
 
-    def _is_good_enough(self, planned: Placement, demand: Demand) -> bool:
+    def _is_good_enough(self, planned: ExpertPlacement, demand: ExpertDemand) -> bool:
         """Return whether a commanded placement serves a demand about as well as the planned one."""
         if not self.standing.is_commanded:
             return False
@@ -98,5 +98,5 @@ class LayerLayout:
         largest = self._largest_load(self.standing.placement, loads)
         return largest - self._largest_load(planned, loads) < _WORTH_SWAPPING * largest
 
-    def _largest_load(self, placement: Placement, loads: Ints) -> int:
+    def _largest_load(self, placement: ExpertPlacement, loads: Ints) -> int:
         return int(device_loads(self.scheme.split(placement, loads)).max())

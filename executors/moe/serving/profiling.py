@@ -8,8 +8,8 @@ import numpy as np
 
 from solvers.compiled import Ints
 from solvers.experts.paths import PathProfile, PopularityEstimator
-from solvers.experts.placement import Demand
-from solvers.experts.schemes import Scheme
+from solvers.experts.placement import ExpertDemand
+from solvers.experts.schemes import PlacementScheme
 
 _HELD_BACK_PART = 4
 _MOST_HELD_BACK = 16
@@ -87,13 +87,13 @@ class ProfileStage:
         return Profiled(self._profile, accuracy)
 
 
-def is_as_forecast(forecast: Demand, tokens: Ints) -> bool:
+def is_as_forecast(forecast: ExpertDemand, tokens: Ints) -> bool:
     """Return whether the top-2 experts of a layer are as forecast.
 
     Args:
         tokens: (experts,) counts.
     """
-    return forecast.top(_ACCURATE_TOP) == Demand.of_counts(tokens).top(_ACCURATE_TOP)
+    return forecast.top(_ACCURATE_TOP) == ExpertDemand.of_counts(tokens).top(_ACCURATE_TOP)
 
 
 def _are_right(estimator: PopularityEstimator, batch: Ints) -> list[bool]:
@@ -121,15 +121,15 @@ class History:
         # A batch counts with a factor, so that small counts fade, too.
         self._counts[layer] += tokens * _FADING - self._counts[layer] // _FADING
 
-    def demand(self, layer: int) -> Demand:
+    def demand(self, layer: int) -> ExpertDemand:
         """Return the load of the experts of a layer."""
-        return Demand.of_counts(self._counts[layer])
+        return ExpertDemand.of_counts(self._counts[layer])
 
 
 class LoadForecast(Protocol):
     """Forecast of one rank for its own tokens; those of all ranks are combined."""
 
-    def __call__(self, layer: int, selections: Ints) -> Demand:
+    def __call__(self, layer: int, selections: Ints) -> ExpertDemand:
         """Return the forecast for a layer.
 
         Args:
@@ -140,11 +140,11 @@ class LoadForecast(Protocol):
 
 def without_forecast(experts: int) -> LoadForecast:
     """Return a forecast without information."""
-    unknown = Demand.of_counts(np.zeros(experts, np.int64))
+    unknown = ExpertDemand.of_counts(np.zeros(experts, np.int64))
     return lambda layer, selections: unknown  # noqa: ARG005
 
 
-def forecast_of(profile: PathProfile, history: History, scheme: Scheme) -> LoadForecast:
+def forecast_of(profile: PathProfile, history: History, scheme: PlacementScheme) -> LoadForecast:
     """Return the forecast after the profile stage, by the scheme's basis."""
     if scheme.basis == "estimate":
         return PopularityEstimator(profile, scheme.top).estimate

@@ -33,8 +33,8 @@ from executors.moe.serving.statistics import LayerPassage
 from schemas.experts.commands import LayerPlacement
 from solvers.compiled import Ints
 from solvers.experts.paths import PathProfile
-from solvers.experts.placement import Cluster, Demand, Placement
-from solvers.experts.schemes import Scheme, Settled
+from solvers.experts.placement import DeviceGroup, ExpertDemand, ExpertPlacement
+from solvers.experts.schemes import PlacementScheme, Settled
 from solvers.experts.splitting import sends
 
 
@@ -42,7 +42,7 @@ from solvers.experts.splitting import sends
 class ServiceTerms:
     """Parameters of the placement of experts; the same on all ranks."""
 
-    scheme: Scheme
+    scheme: PlacementScheme
     most_experts_per_device: int
     path_length: int
     profile_batches: int
@@ -52,8 +52,8 @@ class ServiceTerms:
 class _Planned:
     """Phase one of a layer, which may still run."""
 
-    demand: Demand
-    placement: Future[Placement | None]
+    demand: ExpertDemand
+    placement: Future[ExpertPlacement | None]
     loads: Future[int]
     """Number of experts that were loaded; weights are there once it has ended."""
 
@@ -85,7 +85,7 @@ class ExpertService:
         self._exchange = exchange
         self._layers = list(layers)
         self._scheme = terms.scheme
-        self._cluster = Cluster(exchange.world, terms.most_experts_per_device)
+        self._cluster = DeviceGroup(exchange.world, terms.most_experts_per_device)
         self._history = History(len(layers), self._experts)
         self._forecast = without_forecast(self._experts)
         profile = PathProfile(self._experts, len(layers), terms.path_length)
@@ -234,7 +234,7 @@ class ExpertService:
         returned = exchange.send_rows(where, computed, route.received, route.sent)
         return torch.empty_like(returned).index_copy_(0, order, returned), experts_s
 
-    def _plan(self, layer: int, demand: Demand) -> None:
+    def _plan(self, layer: int, demand: ExpertDemand) -> None:
         """Begin phase one of a layer, if there is one more."""
         if layer == self.layer_count:
             return
@@ -248,7 +248,7 @@ class ExpertService:
         assert planned is not None, "a batch begins, and comes to its layers in their order"
         return planned
 
-    def _hold(self, layer: int, placement: Placement | None) -> int:
+    def _hold(self, layer: int, placement: ExpertPlacement | None) -> int:
         if placement is None:
             return 0
         return self._layers[layer].hold(placement.lists()[self._exchange.rank])
@@ -256,7 +256,7 @@ class ExpertService:
     def _layout(self, layer: int) -> LayerLayout:
         return LayerLayout(self._scheme, self._cluster, self._standing[layer], self._loaded[layer])
 
-    def _forecast_load(self, layer: int) -> Demand:
+    def _forecast_load(self, layer: int) -> ExpertDemand:
         if layer == self.layer_count:
             return without_forecast(self._experts)(layer, np.empty((0, 0), np.int64))
         return self._forecast(layer, np.stack(self._selections, axis=1))
@@ -275,7 +275,7 @@ class ExpertService:
         gathered = self._exchange.gather(where, padded.ravel()).reshape(len(sizes), *padded.shape)
         return np.concatenate([each[:size] for each, size in zip(gathered, sizes, strict=True)])
 
-    def _checked(self, placed: LayerPlacement) -> Placement:
+    def _checked(self, placed: LayerPlacement) -> ExpertPlacement:
         if placed.layer >= self.layer_count or len(placed.devices) != self._cluster.devices:
             raise ValueError(
                 f"layer {placed.layer} is placed on {len(placed.devices)} devices: the service has "
@@ -283,7 +283,7 @@ class ExpertService:
             )
         try:
             lists = [list(device) for device in placed.devices]
-            return Placement.of_lists(lists, self._experts, self._cluster.most_per_device)
+            return ExpertPlacement.of_lists(lists, self._experts, self._cluster.most_per_device)
         except ValueError as error:
             raise ValueError(f"layer {placed.layer} cannot be placed so: {error}") from error
 
@@ -294,11 +294,11 @@ def warm_up(terms: ServiceTerms, ranks: int, experts: int) -> None:
     Raises:
         ValueError: the experts of a layer do not fit on the devices.
     """
-    cluster = Cluster(ranks, terms.most_experts_per_device)
+    cluster = DeviceGroup(ranks, terms.most_experts_per_device)
     first = StandingPlacement.first(experts, cluster)
     layout = LayerLayout(terms.scheme, cluster, first, first.placement)
     tokens = np.arange(1, experts + 1)
-    forecast = Demand.of_counts(tokens[::-1].copy())
+    forecast = ExpertDemand.of_counts(tokens[::-1].copy())
     everyones = np.zeros((ranks, experts), np.int64)
     everyones[0] = tokens
     if terms.scheme.balances_gating:
@@ -310,18 +310,18 @@ def warm_up(terms: ServiceTerms, ranks: int, experts: int) -> None:
     forecast_of(profile, History(2, experts), terms.scheme)(1, np.zeros((1, 1), np.int64))
 
 
-def _numbers(demand: Demand) -> Ints:
+def _numbers(demand: ExpertDemand) -> Ints:
     return np.concatenate([[demand.total], demand.loads])
 
 
-def _demand_of(rows: Ints) -> Demand:
+def _demand_of(rows: Ints) -> ExpertDemand:
     """Return the combined demand of all ranks.
 
     Args:
         rows: (ranks, 1 + experts), made by `_numbers`.
     """
-    return Demand(rows[:, 1:].sum(axis=0), int(rows[:, 0].sum()))
+    return ExpertDemand(rows[:, 1:].sum(axis=0), int(rows[:, 0].sum()))
 
 
-def _bytes_of(placement: Placement | None) -> bytes:
+def _bytes_of(placement: ExpertPlacement | None) -> bytes:
     return b"" if placement is None else placement.experts.tobytes() + placement.shares.tobytes()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from solvers.compiled import Ints
-from solvers.experts.placement import FREE, Placement
+from solvers.experts.placement import FREE, ExpertPlacement
 
 
 class ExpertSlots:
@@ -125,7 +125,7 @@ class Route:
     counts: Ints
 
 
-def route_of(placement: Placement, sends: Ints, rank: int, slots: Sequence[int], size: int) -> Route:
+def route_of(placement: ExpertPlacement, sends: Ints, rank: int, slots: Sequence[int], size: int) -> Route:
     """Return the route of one rank's rows.
 
     Args:

@@ -10,7 +10,7 @@ from infra.simulation.experts.routed_tokens import SimulatedRouting
 from schemas.experts.commands import MoeWorkload
 from schemas.experts.reports import LayerRouting
 from schemas.experts.workload import MoeServeWorkload
-from solvers.experts.placement import Placement
+from solvers.experts.placement import ExpertPlacement
 from solvers.experts.splitting import device_loads, even_split
 
 LAYERS, EXPERTS = 4, 16
@@ -97,5 +97,5 @@ def busiest_load(experts: Sequence[Sequence[int]] | None, popularity: Sequence[f
         else [list(row) for row in experts]
     )
     tokens = np.array([round(part * _PARTS) for part in popularity], np.int64)
-    split = even_split(Placement.of_lists(rows, count), tokens)
+    split = even_split(ExpertPlacement.of_lists(rows, count), tokens)
     return int(device_loads(split).max()) * devices / int(tokens.sum())

@@ -28,7 +28,7 @@ from solvers.auction.market.window import VendorOption
 from solvers.auction.offline.columns import solve_by_columns
 from solvers.auction.offline.instance import Instance, OfferedTask
 from solvers.auction.offline.schedule_free import solve_schedule_free
-from solvers.auction.offline.solution import Solution
+from solvers.auction.offline.solution import OfflineSolution
 from solvers.compiled import Bools, Floats, Ints
 
 ROOM_TO_DEMAND = 1.3
@@ -119,7 +119,7 @@ def pruned(instance: Instance, max_variables: int) -> Instance:
     )
 
 
-def _solve(instance: Instance, time_limit_s: float, relative_gap: float) -> Solution:
+def _solve(instance: Instance, time_limit_s: float, relative_gap: float) -> OfflineSolution:
     """Return the better solution of columns and the program; it runs only if columns leave the gap open."""
     started_s = time.perf_counter()
     by_columns = solve_by_columns(instance, COLUMNS_SHARE * time_limit_s, relative_gap)
@@ -133,7 +133,7 @@ def _solve(instance: Instance, time_limit_s: float, relative_gap: float) -> Solu
     is_whole = np.array_equal(part.free_samples, instance.free_samples)
     bound_micros = min(by_columns.bound_micros, program.bound_micros if is_whole else math.inf)
     seconds = time.perf_counter() - started_s
-    return Solution.of(instance, better.plans, bound_micros, relative_gap, seconds)
+    return OfflineSolution.of(instance, better.plans, bound_micros, relative_gap, seconds)
 
 
 def _fleet(problem: BatchProblem) -> Fleet:
@@ -152,12 +152,7 @@ def _fleet(problem: BatchProblem) -> Fleet:
             )
         )
         nodes += offered.nodes
-    return Fleet(
-        nodes=tuple(nodes),
-        classes=tuple(classes),
-        row_of={node: row for row, node in enumerate(nodes)},
-        class_of_row=tuple(index for index, offered in enumerate(problem.classes) for _ in offered.nodes),
-    )
+    return Fleet(tuple(nodes), tuple(classes))
 
 
 def _task(bid: OfferedBid, fleet: Fleet) -> OfferedTask:

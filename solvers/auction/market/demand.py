@@ -214,11 +214,6 @@ class Demand(NamedTuple):
         """
         return cast(Floats, np.ceil(full_costs * self.compute_share))
 
-    @property
-    def larger_share(self) -> Floats:
-        """Larger of the shares of a node's compute and memory, (classes,): the loss of others."""
-        return np.maximum(self.compute_share, self.memory_share)
-
     def least_node_slots(self) -> float:
         """Return the node-slots of compute and memory together for all work, on the class that takes
         least."""

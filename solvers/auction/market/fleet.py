@@ -20,7 +20,6 @@ class Calendar:
     slot_s: float
 
     def start_s(self, slot: int) -> float:
-        """Return the start of a slot (s)."""
         return self.epoch_s + slot * self.slot_s
 
     def hours_of(self, slots: Ints, utc_offset_h: int = 0) -> Ints:
@@ -87,8 +86,16 @@ class Fleet:
 
     nodes: tuple[str, ...]
     classes: tuple[NodeClass, ...]
-    row_of: Mapping[str, int]
-    class_of_row: tuple[int, ...]
+
+    @cached_property
+    def row_of(self) -> Mapping[str, int]:
+        """Row by node."""
+        return {node: row for row, node in enumerate(self.nodes)}
+
+    @cached_property
+    def class_of_row(self) -> tuple[int, ...]:
+        """Index of each row's class."""
+        return tuple(index for index, c in enumerate(self.classes) for _ in range(c.start, c.stop))
 
     @cached_property
     def capacity_samples(self) -> Floats:
@@ -115,7 +122,6 @@ class Fleet:
             members.setdefault((node.gpu_type, node.tariff), []).append(node.id)
         nodes: list[str] = []
         classes: list[NodeClass] = []
-        class_of_row: list[int] = []
         for (gpu_type, tariff), ids in sorted(members.items()):
             gpu: GpuType = types[gpu_type]
             classes.append(
@@ -130,10 +136,4 @@ class Fleet:
                 )
             )
             nodes.extend(sorted(ids))
-            class_of_row.extend([len(classes) - 1] * len(ids))
-        return cls(
-            nodes=tuple(nodes),
-            classes=tuple(classes),
-            row_of={node: row for row, node in enumerate(nodes)},
-            class_of_row=tuple(class_of_row),
-        )
+        return cls(tuple(nodes), tuple(classes))

@@ -111,7 +111,6 @@ class Market:
 
     @property
     def horizon_slots(self) -> int:
-        """Number of slots of the window."""
         return len(self.compute_price)
 
     def advance(self, first_slot: int) -> None:

@@ -40,7 +40,6 @@ class Window(NamedTuple):
 
     @property
     def slots(self) -> int:
-        """Number of slots."""
         return len(self.operational)
 
     @classmethod
@@ -107,7 +106,6 @@ class RoomCount(NamedTuple):
 
     @property
     def node_slots(self) -> int:
-        """Total of node-slots."""
         return self.with_room + self.node_closed + self.without_compute + self.without_memory
 
 

@@ -136,6 +136,5 @@ class WelfareSums:
         return {name: str(micros) for name, micros in asdict(self).items()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore a state."""
         for name, micros in state.items():
             setattr(self, name, int(micros))

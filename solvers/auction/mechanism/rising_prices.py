@@ -96,7 +96,6 @@ class LearnedSteepness:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore a state."""
         self._halved_slot = state["halved_slot"]
         self._offers = Counter(dict(state["offers"]))
         self._awards, self._award_micros, self._opening_micros = state["awards"]

@@ -14,7 +14,7 @@ import numpy as np
 from solvers.auction.offline.instance import Instance
 from solvers.auction.offline.relaxation import CandidateTask, Relaxation, Relaxed
 from solvers.auction.offline.rounding import Rounding
-from solvers.auction.offline.solution import Solution
+from solvers.auction.offline.solution import OfflineSolution
 from solvers.compiled import Floats
 
 AIM = 0.3
@@ -85,7 +85,7 @@ PATIENCE_PER_TASK = 20
 """Consecutive neighbours per task without an improvement, after which the search for plans ends."""
 
 
-def solve_by_columns(instance: Instance, time_limit_s: float, relative_gap: float) -> Solution:
+def solve_by_columns(instance: Instance, time_limit_s: float, relative_gap: float) -> OfflineSolution:
     """Return plans for an instance, checked, and the bound by its relaxation.
 
     The bound holds whenever its search ends (Eq. 6 at any prices >= 0), which is as soon as it proves the gap
@@ -109,7 +109,7 @@ def solve_by_columns(instance: Instance, time_limit_s: float, relative_gap: floa
         patience = PATIENCE_PER_TASK * len(relaxation.candidates)
         rounding.improve(bound_micros / (1.0 + relative_gap), patience, started_s + time_limit_s)
     seconds = time.perf_counter() - started_s
-    return Solution.of(instance, rounding.plans(), bound_micros, relative_gap, seconds)
+    return OfflineSolution.of(instance, rounding.plans(), bound_micros, relative_gap, seconds)
 
 
 def _relaxed(relaxation: Relaxation, enough_micros: float, started_s: float, time_limit_s: float) -> Relaxed:

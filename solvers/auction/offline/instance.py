@@ -49,7 +49,6 @@ class Instance:
 
     @property
     def slots(self) -> int:
-        """Number of slots."""
         return len(self.full_costs)
 
 

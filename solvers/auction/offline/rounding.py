@@ -104,7 +104,6 @@ class PlacedTasks:
         """Placed plans, by the index of the task."""
 
     def copy(self) -> "PlacedTasks":
-        """Return an independent copy."""
         copy = PlacedTasks(self._instance)
         copy.value_micros = self.value_micros
         copy._free_samples, copy._free_quanta = self._free_samples.copy(), self._free_quanta.copy()

@@ -27,7 +27,7 @@ from solvers.auction.offline.instance import (
     welfare_micros,
 )
 from solvers.auction.offline.rounding import greedy_plans
-from solvers.auction.offline.solution import Solution, price, window_of
+from solvers.auction.offline.solution import OfflineSolution, price, window_of
 from solvers.compiled import Ints
 
 LARGEST_COEFFICIENT = 1_000.0
@@ -42,7 +42,7 @@ SCHEDULE_FREE_SHARE = 0.7
 """Share of the time; the rest is for columns, if the gap is still open."""
 
 
-def solve_schedule_free(instance: Instance, time_limit_s: float, relative_gap: float) -> Solution:
+def solve_schedule_free(instance: Instance, time_limit_s: float, relative_gap: float) -> OfflineSolution:
     """Return the best plans that HiGHS finds in time, checked, and its proven bound.
 
     If greedy plans are better than those of HiGHS, because time is short, they are returned.
@@ -55,7 +55,7 @@ def solve_schedule_free(instance: Instance, time_limit_s: float, relative_gap: f
     started_s = time.perf_counter()
     tasks = [modelled for task in instance.tasks if (modelled := _modelled(instance, task)) is not None]
     if not tasks:
-        return Solution.of(instance, (), 0.0, relative_gap, time.perf_counter() - started_s)
+        return OfflineSolution.of(instance, (), 0.0, relative_gap, time.perf_counter() - started_s)
     scale = max(modelled.task.bid_micros for modelled in tasks) / LARGEST_COEFFICIENT
     model = _model(instance, tasks, scale)
     solver = Highs()
@@ -78,7 +78,7 @@ def solve_schedule_free(instance: Instance, time_limit_s: float, relative_gap: f
         values = np.fromiter((variable.value for variable in model.x.values()), np.float64) > 0.5
         plans = keep_what_fits(instance, _plans(instance, tasks, values))
     plans = max(plans, greedy_plans(instance), key=lambda them: welfare_micros(instance, them))
-    return Solution.of(instance, plans, bound_micros, relative_gap, time.perf_counter() - started_s)
+    return OfflineSolution.of(instance, plans, bound_micros, relative_gap, time.perf_counter() - started_s)
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ def _sum(coefficients: Sequence[float], variables: Sequence[Any]) -> LinearExpre
     return LinearExpression(linear_coefs=list(coefficients), linear_vars=list(variables))
 
 
-def offline_optimum(instance: Instance, time_limit_s: float, relative_gap: float = 0.01) -> Solution:
+def offline_optimum(instance: Instance, time_limit_s: float, relative_gap: float = 0.01) -> OfflineSolution:
     """Return the best plans and the least bound found for an instance, by the form that suits its size.
 
     Args:
@@ -237,4 +237,4 @@ def offline_optimum(instance: Instance, time_limit_s: float, relative_gap: float
     better = max(exact, by_columns, key=lambda solution: solution.welfare_micros)
     bound_micros = min(exact.bound_micros, by_columns.bound_micros)
     seconds = time.perf_counter() - started_s
-    return Solution.of(instance, better.plans, bound_micros, relative_gap, seconds)
+    return OfflineSolution.of(instance, better.plans, bound_micros, relative_gap, seconds)

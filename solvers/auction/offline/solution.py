@@ -118,7 +118,7 @@ def node_slot_costs(
 
 
 @dataclass(frozen=True)
-class Solution:
+class OfflineSolution:
     """Plans that satisfy problem P, and a bound on the welfare of any."""
 
     status: Status
@@ -150,7 +150,7 @@ class Solution:
         bound_micros: float,
         relative_gap: float,
         seconds: float,
-    ) -> "Solution":
+    ) -> "OfflineSolution":
         """Make a solution from a solver's plans, checked against the instance and added up again.
 
         Args:

@@ -185,7 +185,6 @@ class ConstantPrices:
                 room[1] += memory_units
 
     def count_bid(self, net_micros: int, compute_units: float, memory_units: float) -> None:
-        """Count a bid."""
         if net_micros > 0:
             for point in self._points:
                 units = point.units(compute_units, memory_units)
@@ -255,7 +254,6 @@ class ConstantPrices:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore a state."""
         for point, of_point in zip(self._points, state["points"], strict=True):
             settled, price, gain, before, settled_price, classes, reference, halvings = of_point
             point.settled_micros, point.price, point.gain_micros = int(settled), price, int(gain)

@@ -216,7 +216,6 @@ class DemandCurve:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore a state."""
         self._classes.restore(state)
         self.slots = state["slots"]
         self._squared_units = state["squared_units"]

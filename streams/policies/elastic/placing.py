@@ -6,7 +6,7 @@ from functools import cached_property
 
 from solvers.elastic.cluster import placing_order
 from solvers.elastic.cluster_parts import Kind
-from solvers.elastic.demand import Demand, Grant, Pool
+from solvers.elastic.demand import JobDemand, Pool, WorkerGrant
 from solvers.elastic.making_room import MovableWorkers
 from streams.policies.elastic.job import ElasticJob
 from streams.policies.elastic.workforce import Workforce
@@ -17,7 +17,7 @@ class Change:
     """Part of a job's grant that is placed on servers."""
 
     job: ElasticJob
-    grant: Grant
+    grant: WorkerGrant
     held: int = 0
     """Workers that it keeps."""
     added: int = 0
@@ -55,7 +55,7 @@ class RoundPlacement:
         """Ids of running jobs whose workers change."""
         return {change.job.job.job_id for change in (*self.shrunk, *self.grown)}
 
-    def place(self, grants: Sequence[Grant]) -> None:
+    def place(self, grants: Sequence[WorkerGrant]) -> None:
         """Remove and place workers by all grants, as far as there is room."""
         jobs = self._workforce.jobs
         resized: dict[str, Change] = {}
@@ -76,7 +76,7 @@ class RoundPlacement:
         for change in self.grown:
             change.added = self._place_flexible(change)
 
-    def _shrink(self, job: ElasticJob, grant: Grant) -> int:
+    def _shrink(self, job: ElasticJob, grant: WorkerGrant) -> int:
         """Remove the flexible workers that a running job is not granted, and return the number left."""
         base = job.workload.min_workers
         held = job.workers - base
@@ -139,10 +139,10 @@ class ScatteredRoom:
         """Pools without room for a job's base demand, by job."""
         self._room_workers: dict[str, int] = {}
         """Workers for which there is room, by job."""
-        self._asked: dict[str, Demand] = {}
+        self._asked: dict[str, JobDemand] = {}
         """Demands with the two limits above, by job."""
 
-    def bar_without_room(self, waiting: Sequence[Demand]) -> None:
+    def bar_without_room(self, waiting: Sequence[JobDemand]) -> None:
         """Bar jobs from pools that have no room for them even without all other waiting jobs and flexible
         workers."""
         vacated: dict[tuple[int, Pool], int] = {}
@@ -164,7 +164,7 @@ class ScatteredRoom:
         """Flexible workers before the first trial."""
         return MovableWorkers(self._cluster, self._movable_jobs)
 
-    def note_misfits(self, placing: RoundPlacement, waiting: Sequence[Demand]) -> bool:
+    def note_misfits(self, placing: RoundPlacement, waiting: Sequence[JobDemand]) -> bool:
         """Limit the demands whose grants found no room in a trial, and return whether there are any."""
         has_misfits = False
         for change in (*placing.started, *placing.grown):
@@ -189,19 +189,19 @@ class ScatteredRoom:
                     has_misfits = True
         return has_misfits
 
-    def limited(self, demands: Sequence[Demand]) -> list[Demand]:
+    def limited(self, demands: Sequence[JobDemand]) -> list[JobDemand]:
         """Return the demands with their limits, for a scheme."""
         if not self._barred and not self._room_workers:
             return list(demands)
         asked = self._asked
         return [asked.get(demand.job_id) or self._limited(demand) for demand in demands]
 
-    def _limited(self, demand: Demand) -> Demand:
+    def _limited(self, demand: JobDemand) -> JobDemand:
         barred, workers = self._barred.get(demand.job_id), self._room_workers.get(demand.job_id)
         if barred is None and workers is None:
             return demand
         # This sets the last two fields; `_replace` takes three times as long.
-        asked = self._asked[demand.job_id] = Demand(*demand[:-2], workers, frozenset(barred or ()))
+        asked = self._asked[demand.job_id] = JobDemand(*demand[:-2], workers, frozenset(barred or ()))
         return asked
 
     def _bar(self, job_id: str, pool: Pool) -> None:
@@ -217,11 +217,11 @@ def is_within(small: tuple[Pool, int, int], large: tuple[Pool, int, int]) -> boo
     return small[0] == large[0] and small[1] <= large[1] and small[2] <= large[2]
 
 
-def _present(job: ElasticJob) -> Grant:
+def _present(job: ElasticJob) -> WorkerGrant:
     """Return the present grant of a running job."""
     if job.pool is None or job.flexible_pool is None:
         raise AssertionError(f"job {job.job.job_id} has lost flexible workers, and had none")
-    return Grant(job.job.job_id, job.workers, job.pool, job.flexible_pool)
+    return WorkerGrant(job.job.job_id, job.workers, job.pool, job.flexible_pool)
 
 
 def _arrival(change: Change) -> int:

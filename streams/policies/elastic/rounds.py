@@ -9,7 +9,7 @@ from schemas.elastic.settings import ElasticPolicy
 from schemas.elastic.workload import MAX_WORKERS, ElasticWorkload
 from schemas.facts import NO_FACTS, Fact, Facts
 from solvers.elastic.cluster import Cluster
-from solvers.elastic.demand import POOLS, Demand, Grant, Pool, Scheme
+from solvers.elastic.demand import POOLS, JobDemand, Pool, Scheme, WorkerGrant
 from streams.policies.elastic.job import ElasticJob
 from streams.policies.elastic.placing import RoundPlacement, ScatteredRoom
 from streams.policies.elastic.sizes import ServerSizes
@@ -44,7 +44,7 @@ class Rounds:
         self._sizes = sizes
         self._scheme = scheme
         self._workforce = workforce
-        self._waiting: dict[str, tuple[int, Demand]] = {}
+        self._waiting: dict[str, tuple[int, JobDemand]] = {}
         """Samples done and demand of each job that waited in the last round. A cache: while a job waits, its
         demand changes only with its samples done."""
         workforce.spanning_speed = 1.0 if sizes.has_one_speed else _SPANNING_SPEED[policy.scenario]
@@ -113,7 +113,7 @@ class Rounds:
             for pool in self._pools_of(job, self._is_heterogeneous(job)):
                 cluster.begin_trial()
                 placing = RoundPlacement(workforce, _movable(resizable), keeps_order=False)
-                placing.place([Grant(turn.job_id, job.workload.min_workers, pool, pool)])
+                placing.place([WorkerGrant(turn.job_id, job.workload.min_workers, pool, pool)])
                 has_room = not placing.misfits
                 cluster.end_trial(has_room)
                 if has_room:
@@ -164,7 +164,7 @@ class Rounds:
         for change in placing.grown:
             workforce.resize(change.job, change.held, change.added, change.grant, loss_facts)
 
-    def _demands(self, jobs: Sequence[ElasticJob]) -> list[Demand]:
+    def _demands(self, jobs: Sequence[ElasticJob]) -> list[JobDemand]:
         """Return the demands of waiting jobs for a scheme."""
         kept = self._waiting
         demands = {}
@@ -177,11 +177,11 @@ class Rounds:
             self._waiting = demands
         return [demand for _, demand in demands.values()]
 
-    def _demand(self, job: ElasticJob) -> Demand:
+    def _demand(self, job: ElasticJob) -> JobDemand:
         """Return the demand of a job for a scheme."""
         workload = job.workload
         is_heterogeneous = self._is_heterogeneous(job)
-        return Demand(
+        return JobDemand(
             job_id=job.job.job_id,
             arrival=job.arrival,
             min_workers=workload.min_workers,

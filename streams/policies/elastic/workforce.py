@@ -9,7 +9,7 @@ from schemas.elastic.commands import Member, ReleaseReason, WorkersAssigned, Wor
 from schemas.elastic.outcomes import JobResized, ResizeReason
 from schemas.facts import NO_FACTS, Fact
 from solvers.elastic.cluster import Cluster
-from solvers.elastic.demand import Grant
+from solvers.elastic.demand import WorkerGrant
 from solvers.elastic.lent import hosted_job
 from solvers.elastic.making_room import leave
 from streams.policies.elastic.job import ElasticJob, QueueEntry
@@ -132,7 +132,7 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
             return left_s
         return max(left_s, self.time_s - job.due_s)
 
-    def start(self, job: ElasticJob, workers: int, grant: Grant, facts: Mapping[str, Fact]) -> None:
+    def start(self, job: ElasticJob, workers: int, grant: WorkerGrant, facts: Mapping[str, Fact]) -> None:
         """Start a waiting job with the workers that the cluster has for it."""
         has_flexible = workers > job.workload.min_workers
         job.pool, job.flexible_pool = grant.pool, grant.flexible_pool if has_flexible else None
@@ -142,7 +142,7 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
         self._assign(job, workers, Why(reason, facts))
 
     def resize(
-        self, job: ElasticJob, held: int, added: int, grant: Grant, loss_facts: Mapping[str, Fact]
+        self, job: ElasticJob, held: int, added: int, grant: WorkerGrant, loss_facts: Mapping[str, Fact]
     ) -> None:
         """Resize a running job to the workers that the cluster has for it.
 

@@ -8,7 +8,7 @@ from schemas.base import Outcome
 from schemas.experts.commands import MoeWorkload
 from schemas.experts.workload import MoeServeWorkload
 from solvers.experts.drift import DriftRule
-from solvers.experts.placement import Cluster
+from solvers.experts.placement import DeviceGroup
 from streams.cell.jobs import Job
 from streams.cell.states import NO_STATE, from_state, state_of
 from streams.policies.experts.popularity import Popularity
@@ -57,10 +57,10 @@ class MoeJob(RigidGang):
         return self.workload.requests.until_s if isinstance(self.workload, MoeServeWorkload) else None
 
     @property
-    def cluster(self) -> Cluster:
+    def cluster(self) -> DeviceGroup:
         """Devices of a service."""
         workload = cast(MoeServeWorkload, self.workload)
-        return Cluster(workload.ranks, workload.most_experts_per_device)
+        return DeviceGroup(workload.ranks, workload.most_experts_per_device)
 
     @property
     def is_ending(self) -> bool:

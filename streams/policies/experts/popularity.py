@@ -12,7 +12,7 @@ from schemas.experts.settings import ExpertsPolicy
 from schemas.facts import Facts
 from solvers.compiled import Ints
 from solvers.experts.drift import DriftDecision, DriftRule, LayerDrift
-from solvers.experts.placement import Cluster, Placement
+from solvers.experts.placement import DeviceGroup, ExpertPlacement
 
 MAX_SLOTS = 16_384
 """Most layers x devices x experts per device of one service: a placement of all of them fits a command."""
@@ -53,7 +53,7 @@ class Popularity:
         """Reported tokens over all layers, at most `MAX_TOKENS`."""
 
     @classmethod
-    def unknown(cls, layers: int, experts: int, rule: DriftRule, cluster: Cluster) -> Self:
+    def unknown(cls, layers: int, experts: int, rule: DriftRule, cluster: DeviceGroup) -> Self:
         """Return the popularity before the first report."""
         return cls([LayerDrift(rule, cluster, experts) for _ in range(layers)])
 
@@ -106,7 +106,7 @@ class Popularity:
         """
         return self._followed(LayerDrift.report, routed, time_s, nodes)
 
-    def resize(self, cluster: Cluster, time_s: float) -> list[LayerPlaced]:
+    def resize(self, cluster: DeviceGroup, time_s: float) -> list[LayerPlaced]:
         """Place the layers on other ranks, and return those whose placement changes."""
         changed: list[LayerPlaced] = []
         for number, layer in enumerate(self._layers):
@@ -138,7 +138,7 @@ class Popularity:
         return [self.revision, self.tokens, [layer.to_json() for layer in self._layers]]
 
     @classmethod
-    def from_state(cls, state: Sequence[Any], rule: DriftRule, cluster: Cluster) -> Self:
+    def from_state(cls, state: Sequence[Any], rule: DriftRule, cluster: DeviceGroup) -> Self:
         """Return the popularity with a state."""
         revision, tokens, layers = state
         popularity = cls([LayerDrift.from_json(layer, rule, cluster) for layer in layers])
@@ -185,7 +185,7 @@ class Popularity:
         )
 
 
-def unusable(report: RoutingReport, known: Popularity | None, cluster: Cluster) -> Facts | None:
+def unusable(report: RoutingReport, known: Popularity | None, cluster: DeviceGroup) -> Facts | None:
     """Return why a report's counts allow no placement; None if they do.
 
     Args:
@@ -221,11 +221,11 @@ def unusable(report: RoutingReport, known: Popularity | None, cluster: Cluster) 
     return None
 
 
-def state_bytes(layers: int, experts: int, cluster: Cluster) -> int:
+def state_bytes(layers: int, experts: int, cluster: DeviceGroup) -> int:
     """Return the most bytes of popularity in a snapshot."""
     per_device = _BYTES_PER_DEVICE + _BYTES_PER_SLOT * cluster.most_per_device
     return _BYTES + layers * (_BYTES_PER_LAYER + _BYTES_PER_EXPERT * experts + per_device * cluster.devices)
 
 
-def _placement(layer: int, placement: Placement) -> LayerPlacement:
+def _placement(layer: int, placement: ExpertPlacement) -> LayerPlacement:
     return LayerPlacement(layer=layer, devices=tuple(map(tuple, placement.lists())))

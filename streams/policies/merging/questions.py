@@ -8,7 +8,7 @@ from schemas.merging.problems import (
     MergeProblem,
     RivalJob,
     RivalProblem,
-    Transfer,
+    TransferPair,
     Unit,
 )
 from streams.policies.merging.job import TuningJob
@@ -186,7 +186,7 @@ class Questions:
             return "any" if is_follower else "none"
         return "any" if job.iterations == 0 else "donor"
 
-    def _transfers(self, kinds: dict[str, int]) -> Iterable[Transfer]:
+    def _transfers(self, kinds: dict[str, int]) -> Iterable[TransferPair]:
         """Yield the merges that save a job iterations: those that past ones have shown to pay, or all."""
         for (mode, donor, receiver), forecast in self._knowledge.transfers.items():
             if self._is_careful:
@@ -198,11 +198,11 @@ class Questions:
             best = min(ratios)  # of a temporal donor it is 1
             if may and donor in kinds and receiver in kinds and best < 1:
                 first, second = kinds[donor], kinds[receiver]
-                yield Transfer(
+                yield TransferPair(
                     mode=mode, donor=first, receiver=second, receiver_ratio=ratios[0], donor_ratio=ratios[1]
                 )
 
-    def _trials(self, trials: Sequence[MergeTrial], tried: dict[str, int]) -> Iterator[Transfer]:
+    def _trials(self, trials: Sequence[MergeTrial], tried: dict[str, int]) -> Iterator[TransferPair]:
         """Yield the trials, with the kinds of their jobs in the problem."""
         for pair, donor, receiver in trials:
             if donor in tried and receiver in tried:
@@ -210,7 +210,7 @@ class Questions:
                 ratios = self._knowledge.transfers[pair].planned_ratios
                 if pair[0] == "spatial" and second < first:
                     first, second, ratios = second, first, (ratios[1], ratios[0])
-                yield Transfer(
+                yield TransferPair(
                     mode=pair[0],
                     donor=first,
                     receiver=second,

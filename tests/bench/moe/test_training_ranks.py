@@ -8,10 +8,6 @@ import pytest
 from bench.moe.training import RankStep, read_steps, step_times
 from bench.moe.training_rank import BASELINE, UNCUT_BYTES, ModelShape, Variant, measure_training
 from bench.network import loopback, run_ranks
-from executors.moe.parallel.trace import overlaps
-from bench.moe.training_steps import RankStep, read_steps, step_times
-from bench.network.links import loopback
-from bench.network.ranks import run_ranks
 from tests.support.micro_ops import overlaps
 
 SHAPE = ModelShape(experts=2, layers=2, hidden=64, dense=64, inner=16, tokens=32, bucket_bytes=2**15)

@@ -3,9 +3,6 @@
 import pytest
 
 from bench.moe.training import RankStep, merged, step_times
-from executors.moe.parallel.micro_ops import CollectiveKind
-from executors.moe.parallel.trace import MicroOpRecord
-from bench.moe.training_steps import RankStep, merged, step_times
 from executors.moe.parallel.micro_ops import CollectiveKind, MicroOpRecord
 
 

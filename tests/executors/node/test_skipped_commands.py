@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from executors.node import commands
-from schemas.codec import Decision, DecisionRecord, decode_decision_record
+from schemas.codec import Decision, DecisionEnvelope, decode_decision_record
 from schemas.commands import NodeCommand, RunDisowned
 from schemas.experts.commands import ExpertsPlaced, LayerPlacement, RankMember, RanksAssigned, RanksReleased
 from schemas.experts.workload import MoeTrainWorkload
@@ -255,7 +255,7 @@ def bench_run(order: Any) -> str:
 def test_each_command_is_parsed_once(elastic: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[bytes] = []
 
-    def count(value: bytes) -> DecisionRecord:
+    def count(value: bytes) -> DecisionEnvelope:
         parsed.append(value)
         return decode_decision_record(value)
 

@@ -25,7 +25,7 @@ def changed(data: st.DataObject, before: Fleet) -> Fleet:
         start=0,
         stop=len(nodes),
     )
-    return Fleet(nodes, (node_class,), {node: row for row, node in enumerate(nodes)}, (0,) * len(nodes))
+    return Fleet(nodes, (node_class,))
 
 
 @settings(max_examples=examples(150), deadline=None, derandomize=True, database=None)

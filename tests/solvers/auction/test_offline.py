@@ -23,7 +23,7 @@ from solvers.auction.offline.schedule_free import (
     offline_optimum,
     solve_schedule_free,
 )
-from solvers.auction.offline.solution import Solution, trivial_bound_micros
+from solvers.auction.offline.solution import OfflineSolution, trivial_bound_micros
 from tests.support.examples import examples
 from tests.support.instances import (
     FIRST_SLOT,
@@ -137,7 +137,7 @@ def test_a_solver_writes_nothing_to_the_terminal(solve, capfd):
 
 def test_no_plans_with_a_bound_above_zero_are_called_none():
     instance = random_instance(random.Random(5), tasks=10, is_empty=True)
-    nothing = Solution.of(instance, (), math.inf, 0.01, 0.0)
+    nothing = OfflineSolution.of(instance, (), math.inf, 0.01, 0.0)
     assert (nothing.status, nothing.welfare_micros) == ("none", 0)
     assert nothing.bound_micros == trivial_bound_micros(instance) > 0
     assert math.isinf(nothing.gap)
@@ -148,7 +148,7 @@ def test_a_solver_whose_plans_violate_the_problem_is_found_out():
     task = OfferedTask("j", 9, demand(of, 8, [4], 1.0), NO_VENDOR, FIRST_SLOT, FIRST_SLOT + 1)
     short = PlannedTask("j", NO_VENDOR[0], Placement((FIRST_SLOT,), (0,)))
     with pytest.raises(ValueError, match=r"1 violations of problem P .* trains 4 of 8"):
-        Solution.of(empty_instance(of, 2, [task]), [short], math.inf, 0.01, 0.0)
+        OfflineSolution.of(empty_instance(of, 2, [task]), [short], math.inf, 0.01, 0.0)
 
 
 def test_what_does_not_fit_beside_what_brings_more_is_not_kept():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.elastic.demand import Demand, Grant
+from solvers.elastic.demand import JobDemand, WorkerGrant
 from solvers.elastic.heuristics import Afs
 from tests.support.elastic_rounds import Round, demand, granted_workers, imperfect_speedup, rounds, training
 
@@ -38,7 +38,10 @@ def test_flexible_workers_are_shared_out_anew_each_round() -> None:
         demand("b", 1, (1, 3), workers=1),
     ]
     grants = Afs().allocate([], running, training(0.0))
-    assert grants == [Grant("a", 1, "training", "training"), Grant("b", 3, "training", "training")]
+    assert grants == [
+        WorkerGrant("a", 1, "training", "training"),
+        WorkerGrant("b", 3, "training", "training"),
+    ]
 
 
 def test_base_demands_come_before_flexible_ones() -> None:
@@ -62,7 +65,7 @@ def test_a_job_that_is_slower_in_two_pools_gives_up_the_other() -> None:
 
 
 @st.composite
-def concave_jobs(draw: st.DrawFn) -> list[Demand]:
+def concave_jobs(draw: st.DrawFn) -> list[JobDemand]:
     """Jobs with workers of one GPU, each of which brings less than the one before."""
     jobs = []
     for arrival in range(draw(st.integers(1, 4))):
@@ -79,7 +82,7 @@ def concave_jobs(draw: st.DrawFn) -> list[Demand]:
 
 @given(concave_jobs(), st.integers(0, 8))
 def test_with_workers_that_bring_less_and_less_the_total_throughput_is_the_highest(
-    jobs: list[Demand], gpus: int
+    jobs: list[JobDemand], gpus: int
 ) -> None:
     granted = granted_workers(Afs().allocate([], jobs, training(float(gpus))))
     found = sum(job.speedup[granted.get(job.job_id, job.workers)] for job in jobs)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from solvers.elastic.demand import Allocation, Grant
+from solvers.elastic.demand import Allocation, WorkerGrant
 from tests.support.elastic_rounds import demand, training
 
 
@@ -14,7 +14,7 @@ def test_what_a_job_gives_up_is_idle_and_what_it_grows_by_is_not() -> None:
     assert (allocation.idle_gpus("training"), allocation.flexible_gpus("training")) == (9, 0)
     assert allocation.grow(job, 10) == 4
     assert (allocation.idle_gpus("training"), allocation.flexible_gpus("training")) == (1, 8)
-    assert allocation.grants() == [Grant("a", 6, "training", "training")]
+    assert allocation.grants() == [WorkerGrant("a", 6, "training", "training")]
 
 
 def test_a_job_that_ends_the_round_with_what_it_had_is_granted_nothing() -> None:
@@ -30,7 +30,7 @@ def test_flexible_workers_stay_in_the_pool_where_they_are() -> None:
     allocation = Allocation([job], {"training": 8.0, "loaned": 2.0})
     assert [allocation.speed(job, workers) for workers in (2, 3, 4)] == [2.0, 1.5, 2.0]
     assert allocation.grow(job, 9) == 2
-    assert allocation.grants() == [Grant("a", 5, "training", "loaned")]
+    assert allocation.grants() == [WorkerGrant("a", 5, "training", "loaned")]
     assert allocation.idle_gpus("training") == 8
 
 

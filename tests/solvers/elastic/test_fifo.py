@@ -2,7 +2,7 @@
 
 from hypothesis import given
 
-from solvers.elastic.demand import Grant
+from solvers.elastic.demand import WorkerGrant
 from solvers.elastic.heuristics import FirstInFirstOut, Opportunistic
 from tests.support.elastic_rounds import Round, demand, granted_workers, rounds, training
 
@@ -24,20 +24,23 @@ def test_in_two_queues_a_head_without_a_server_holds_up_its_own_queue() -> None:
         demand("c", 2, (1, 1), pools=("loaned", "training")),
     ]
     grants = Opportunistic().allocate(waiting, [], {"training": 8.0, "loaned": 8.0})
-    assert grants == [Grant("b", 1, "training", "training")]
+    assert grants == [WorkerGrant("b", 1, "training", "training")]
 
 
 def test_elastic_jobs_run_with_their_base_demand_whatever_idles() -> None:
     waiting = [demand("b", 1, (2, 6))]
     running = [demand("a", 0, (2, 6), workers=2)]
     grants = FirstInFirstOut().allocate(waiting, running, training(100.0))
-    assert grants == [Grant("b", 2, "training", "training")]
+    assert grants == [WorkerGrant("b", 2, "training", "training")]
 
 
 def test_a_job_starts_in_the_first_of_its_pools_with_room() -> None:
     waiting = [demand("a", 0, (4, 4), pools=("loaned", "training")), demand("b", 1, (4, 4))]
     grants = FirstInFirstOut().allocate(waiting, [], {"training": 8.0, "loaned": 8 / 3})
-    assert grants == [Grant("a", 4, "training", "training"), Grant("b", 4, "training", "training")]
+    assert grants == [
+        WorkerGrant("a", 4, "training", "training"),
+        WorkerGrant("b", 4, "training", "training"),
+    ]
 
 
 @given(rounds())
@@ -57,7 +60,10 @@ def test_fungible_jobs_queue_for_idle_servers_alone_and_others_for_training_serv
     ]
     grants = Opportunistic().allocate(waiting, [], {"training": 9.0, "loaned": 3.0})
     # `a` would fit on training servers, and `c` where `a` does not: neither is tried. `e` waits for its turn.
-    assert grants == [Grant("b", 6, "training", "training"), Grant("d", 2, "training", "training")]
+    assert grants == [
+        WorkerGrant("b", 6, "training", "training"),
+        WorkerGrant("d", 2, "training", "training"),
+    ]
 
 
 @given(rounds())

@@ -2,7 +2,7 @@
 
 from hypothesis import given
 
-from solvers.elastic.demand import Grant
+from solvers.elastic.demand import WorkerGrant
 from solvers.elastic.heuristics import Gandiva
 from tests.support.elastic_rounds import Round, demand, granted_workers, rounds, taken_gpus, training
 
@@ -43,7 +43,7 @@ def test_gpus_of_another_pool_are_of_no_use_to_a_waiting_job() -> None:
     grants = Gandiva().allocate(
         [demand("b", 1, (2, 2), pools=("training", "loaned"))], running, training(1.0)
     )
-    assert grants == [Grant("a", 4, "loaned", "loaned"), Grant("b", 2, "loaned", "loaned")]
+    assert grants == [WorkerGrant("a", 4, "loaned", "loaned"), WorkerGrant("b", 2, "loaned", "loaned")]
 
 
 @given(rounds())

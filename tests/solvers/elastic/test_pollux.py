@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.elastic.demand import Demand
+from solvers.elastic.demand import JobDemand
 from solvers.elastic.pollux import (
     MOST_GENES,
     MOST_JOBS,
@@ -18,7 +18,7 @@ from streams.policies.elastic.rounds import MOST_TRIALS
 from tests.support.elastic_rounds import demand, granted_workers, imperfect_speedup, training
 from tests.support.examples import examples
 
-Crowd = tuple[list[Demand], list[Demand], int]
+Crowd = tuple[list[JobDemand], list[JobDemand], int]
 """Who waits, who runs, and the idle training GPUs."""
 
 

@@ -7,22 +7,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.elastic.demand import Demand, Grant
+from solvers.elastic.demand import JobDemand, WorkerGrant
 from solvers.elastic.two_phase import TwoPhase
 from tests.support.examples import examples
 
-A = Demand("a", 0, 2, 6, 1, 300.0, tuple(map(float, range(7))), ("training",))
+A = JobDemand("a", 0, 2, 6, 1, 300.0, tuple(map(float, range(7))), ("training",))
 """Table 3.2: 50 s with 6 workers."""
-B = Demand("b", 1, 2, 6, 1, 120.0, tuple(map(float, range(7))), ("training",))
+B = JobDemand("b", 1, 2, 6, 1, 120.0, tuple(map(float, range(7))), ("training",))
 """Tables 3.2 and 3.4: 20 s with 6 workers."""
-LATER_A = Demand("a", 0, 2, 3, 1, 300.0, tuple(map(float, range(4))), ("training",))
+LATER_A = JobDemand("a", 0, 2, 3, 1, 300.0, tuple(map(float, range(4))), ("training",))
 """Table 3.4: 100 s with 3 workers."""
 
 
 def job(job_id, arrival, workers, work_s, *, gpus=1, has=0, pools=("training",), **fields):
     """One that needs workers[0] and takes up to workers[1], and scales linearly."""
     least, most = workers
-    return Demand(
+    return JobDemand(
         job_id, arrival, least, most, gpus, work_s, tuple(map(float, range(most + 1))), pools,
         workers=has, **({"flexible_pool": pools[0]} if has > least else {}) | fields,
     )  # fmt: skip
@@ -79,7 +79,10 @@ def test_table_3_4(workers, jct_a_s, jct_b_s, average_s):
 def test_the_job_that_table_3_4_favours_is_the_one_that_two_phases_favour():
     # Both need 2 workers; of the other four, one is worth 50 s to A, and four are worth 40 s to B.
     grants = TwoPhase().allocate([LATER_A, B], [], {"training": 8, "loaned": 0})
-    assert grants == [Grant("b", 5, "training", "training"), Grant("a", 3, "training", "training")]
+    assert grants == [
+        WorkerGrant("b", 5, "training", "training"),
+        WorkerGrant("a", 3, "training", "training"),
+    ]
 
 
 def test_figure_3_6_items_weigh_gpus_and_are_worth_the_time_that_they_save_from_w_min():
@@ -115,13 +118,13 @@ def test_the_shortest_job_is_the_one_that_is_done_first_with_w_max():
     elastic = job("elastic", 0, (1, 10), 1000.0)
     inelastic = job("inelastic", 1, (1, 1), 200.0)
     grants = TwoPhase().allocate([elastic, inelastic], [], {"training": 1, "loaned": 0})
-    assert grants == [Grant("elastic", 1, "training", "training")]
+    assert grants == [WorkerGrant("elastic", 1, "training", "training")]
 
 
 def test_of_jobs_that_take_the_same_time_the_one_that_came_first_starts():
     twins = [job("z", 0, (1, 1), 60.0), job("a", 1, (1, 1), 60.0)]
     assert TwoPhase().allocate(twins, [], {"training": 1, "loaned": 0}) == [
-        Grant("z", 1, "training", "training")
+        WorkerGrant("z", 1, "training", "training")
     ]
 
 
@@ -140,8 +143,8 @@ def test_flexible_workers_give_way_to_the_base_demand_of_a_job_that_waits():
     waiting = job("waiting", 1, (2, 2), 9000.0)
     grants = TwoPhase().allocate([waiting], [running], {"training": 0, "loaned": 0})
     assert grants == [
-        Grant("running", 2, "training", "training"),
-        Grant("waiting", 2, "training", "training"),
+        WorkerGrant("running", 2, "training", "training"),
+        WorkerGrant("waiting", 2, "training", "training"),
     ]
 
 
@@ -155,7 +158,10 @@ def test_flexible_workers_move_to_the_job_that_they_help_more():
     fast = job("fast", 1, (1, 2), 10.0, has=2)
     slow = slow._replace(workers=1)
     grants = TwoPhase().allocate([], [slow, fast], {"training": 0, "loaned": 0})
-    assert grants == [Grant("slow", 2, "training", "training"), Grant("fast", 1, "training", "training")]
+    assert grants == [
+        WorkerGrant("slow", 2, "training", "training"),
+        WorkerGrant("fast", 1, "training", "training"),
+    ]
 
 
 def test_no_job_is_resized_for_less_than_its_pause():
@@ -183,7 +189,7 @@ def test_flexible_workers_move_to_loaned_servers_only_for_more_than_a_pause():
     free = {"training": 0, "loaned": 2}
     assert TwoPhase(scaling_pause_s=10.0).allocate([], [spanning], free) == []
     assert TwoPhase(scaling_pause_s=9.0).allocate([], [spanning], free) == [
-        Grant("spanning", 3, "training", "loaned")
+        WorkerGrant("spanning", 3, "training", "loaned")
     ]
 
 
@@ -191,19 +197,21 @@ def test_a_job_that_may_span_pools_uses_the_one_with_more_room():
     spanning = job("spanning", 0, (1, 9), 60.0, pools=("training", "loaned"), spans_pools=True)
     for loaned, pool, workers in ((1, "training", 5), (4, "loaned", 5), (6, "loaned", 7)):
         free = {"training": 5, "loaned": loaned}
-        assert TwoPhase().allocate([spanning], [], free) == [Grant("spanning", workers, "training", pool)]
+        assert TwoPhase().allocate([spanning], [], free) == [
+            WorkerGrant("spanning", workers, "training", pool)
+        ]
 
 
 def test_a_job_on_loaned_servers_that_are_full_spreads_to_training_servers():
     spanning = job("spanning", 0, (2, 9), 60.0, pools=("loaned",), spans_pools=True)._replace(workers=2)
     grants = TwoPhase().allocate([], [spanning], {"training": 3, "loaned": 0})
-    assert grants == [Grant("spanning", 5, "loaned", "training")]
+    assert grants == [WorkerGrant("spanning", 5, "loaned", "training")]
 
 
 def test_a_job_that_starts_pays_no_pause():
     waiting = job("waiting", 0, (1, 3), 30.0)
     grants = TwoPhase(scaling_pause_s=1000.0).allocate([waiting], [], {"training": 3, "loaned": 0})
-    assert grants == [Grant("waiting", 3, "training", "training")]
+    assert grants == [WorkerGrant("waiting", 3, "training", "training")]
 
 
 def test_heterogeneous_jobs_come_after_all_others():
@@ -214,15 +222,15 @@ def test_heterogeneous_jobs_come_after_all_others():
     assert [grant.job_id for grant in grants] == ["other"]
     grants = TwoPhase().allocate([spanning, other], [], {"training": 3, "loaned": 1})
     assert grants == [
-        Grant("other", 2, "training", "training"),
-        Grant("spanning", 2, "training", "loaned"),
+        WorkerGrant("other", 2, "training", "training"),
+        WorkerGrant("spanning", 2, "training", "loaned"),
     ]
 
 
 def test_flexible_workers_of_a_spanning_job_are_where_its_base_is_if_nothing_is_lent():
     spanning = job("s", 0, (1, 3), 30.0, pools=("training", "loaned"), spans_pools=True)
     grants = TwoPhase().allocate([spanning], [], {"training": 4, "loaned": 2 / 3})
-    assert grants == [Grant("s", 3, "training", "training")]
+    assert grants == [WorkerGrant("s", 3, "training", "training")]
 
 
 def test_a_job_does_not_span_pools_where_that_makes_it_slower():
@@ -231,7 +239,7 @@ def test_a_job_does_not_span_pools_where_that_makes_it_slower():
     running = job("s", 0, (1, 3), 30.0, **fields)._replace(workers=1)
     assert TwoPhase().allocate([], [running], {"training": 0, "loaned": 1}) == []
     grants = TwoPhase().allocate([], [running], {"training": 0, "loaned": 2})
-    assert grants == [Grant("s", 3, "training", "loaned")]
+    assert grants == [WorkerGrant("s", 3, "training", "loaned")]
 
 
 def test_thirds_of_gpus_on_loan_add_up_to_whole_ones():
@@ -261,7 +269,7 @@ def rounds(draw, max_jobs):
             speedup.append(total)
         spans = draw(st.booleans())
         pools = draw(st.permutations(["training", "loaned"]))
-        demand = Demand(
+        demand = JobDemand(
             f"j{draw(st.integers(0, 9))}{arrival}", arrival, least, most, draw(st.sampled_from([1, 2, 4])),
             float(draw(st.integers(1, 900))), tuple(speedup), tuple(pools),
             spans_pools=spans, comes_last=spans and draw(st.booleans()),
@@ -287,7 +295,7 @@ def gpus_used(demands, grants):
     for demand in demands:
         grant = granted.get(demand.job_id)
         if grant is None and demand.workers:
-            grant = Grant(
+            grant = WorkerGrant(
                 demand.job_id, demand.workers, demand.pools[0], demand.flexible_pool or demand.pools[0]
             )
         if grant is not None:

@@ -8,14 +8,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from solvers.experts.drift import DriftRule, LayerDrift
-from solvers.experts.placement import Cluster, Demand
+from solvers.experts.placement import DeviceGroup, ExpertDemand
 from solvers.experts.splitting import device_loads, even_split
 from tests.support.examples import examples
 
 RULE = DriftRule(
     newest_weight=0.5, least_gain=0.1, lasting_reports=2, cool_down_s=10.0, least_tokens_per_device=10
 )
-FOUR = Cluster(4)
+FOUR = DeviceGroup(4)
 SKEWED = np.array([70, 10, 10, 10])
 TURNED = np.array([10, 10, 10, 70])
 
@@ -98,11 +98,11 @@ def test_reports_of_few_tokens_are_counted_together():
 
 def test_devices_that_come_or_go_are_used_at_once():
     drift = begun()
-    assert drift.resize(Cluster(2), 1.0).reason == "devices_changed"
+    assert drift.resize(DeviceGroup(2), 1.0).reason == "devices_changed"
     assert drift.placement.devices == 2
-    assert drift.resize(Cluster(6), 2.0).load == pytest.approx(1.0)
+    assert drift.resize(DeviceGroup(6), 2.0).load == pytest.approx(1.0)
     with pytest.raises(ValueError, match="4 experts do not fit on 1 devices"):
-        drift.resize(Cluster(1, 2), 3.0)
+        drift.resize(DeviceGroup(1, 2), 3.0)
 
 
 def test_counts_of_other_experts_are_refused():
@@ -142,7 +142,7 @@ POPULARITIES = st.lists(st.floats(0.0, 1.0), min_size=8, max_size=8).filter(lamb
 @given(POPULARITIES, st.integers(0, 2**32 - 1))
 def test_noise_moves_nothing(parts, seed):
     # Of reports as small as the rule takes, sixty in a row, and no pause between changes.
-    cluster, rule = Cluster(8), DriftRule(cool_down_s=0.0)
+    cluster, rule = DeviceGroup(8), DriftRule(cool_down_s=0.0)
     popularity = np.array(parts) / sum(parts)
     draws = np.random.default_rng(seed)
     tokens = rule.least_tokens_per_device * cluster.devices
@@ -165,8 +165,8 @@ def reports_until_followed(rule, gain):
 def test_a_shift_is_followed_within_the_reports_that_the_rule_states(parts, other, weight, lasting):
     rule = DriftRule(newest_weight=weight, lasting_reports=lasting, cool_down_s=0.0)
     before, after = (np.array([round(1e6 * part) for part in some]) for some in (parts, other))
-    drift = begun(before, rule, Cluster(8))
-    demand = Demand.of_counts(after)
+    drift = begun(before, rule, DeviceGroup(8))
+    demand = ExpertDemand.of_counts(after)
     largest = int(device_loads(even_split(drift.placement, demand.loads)).max())
     gain = 1 - demand.total / 8 / largest
     assume(gain > rule.least_gain * 1.2)

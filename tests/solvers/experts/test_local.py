@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from solvers.experts.balanced import place_balanced, place_local
 from solvers.experts.moves import fill_loaded, fill_nothing, fill_popular
-from solvers.experts.placement import Cluster, Demand, Placement
+from solvers.experts.placement import DeviceGroup, ExpertDemand, ExpertPlacement
 from solvers.experts.splitting import device_loads, even_split, sends
 from tests.solvers.experts.strategies import planned_loads
 
 
-def travelling(placement: Placement, tokens: np.ndarray) -> int:
+def travelling(placement: ExpertPlacement, tokens: np.ndarray) -> int:
     """Of the device that sends or receives the most, where all ranks have tokens alike."""
     ranks = np.tile(tokens // placement.devices, (placement.devices, 1))
     split = even_split(placement, ranks.sum(axis=0))
@@ -22,38 +22,38 @@ def travelling(placement: Placement, tokens: np.ndarray) -> int:
 
 def test_where_all_experts_fit_on_each_device_no_token_travels() -> None:
     tokens = np.array([400, 40, 40, 40])
-    placement = place_local(Demand.of_counts(tokens), Cluster(4))
+    placement = place_local(ExpertDemand.of_counts(tokens), DeviceGroup(4))
     assert placement.replicas().tolist() == [4, 4, 4, 4]
     assert travelling(placement, tokens) == 0
 
 
 def test_the_most_popular_expert_is_everywhere_and_the_others_are_balanced() -> None:
     tokens = np.array([40, 800, 40, 40, 40, 40, 40, 40])
-    placement = place_local(Demand.of_counts(tokens), Cluster(8, 3))
+    placement = place_local(ExpertDemand.of_counts(tokens), DeviceGroup(8, 3))
     assert placement.replicas()[1] == 8
-    lean = place_balanced(Demand.of_counts(tokens), Cluster(8, 3))
+    lean = place_balanced(ExpertDemand.of_counts(tokens), DeviceGroup(8, 3))
     assert travelling(placement, tokens) < 0.6 * travelling(lean, tokens)
 
 
 def test_with_two_slots_or_fewer_it_is_the_balanced_placement() -> None:
-    demand = Demand.of_counts(np.array([50, 30, 10, 5, 5]))
-    placement = place_local(demand, Cluster(5, 2))
-    assert placement.lists() == place_balanced(demand, Cluster(5, 2)).lists()
+    demand = ExpertDemand.of_counts(np.array([50, 30, 10, 5, 5]))
+    placement = place_local(demand, DeviceGroup(5, 2))
+    assert placement.lists() == place_balanced(demand, DeviceGroup(5, 2)).lists()
 
 
 @st.composite
-def demands(draw: st.DrawFn) -> tuple[np.ndarray, Cluster]:
+def demands(draw: st.DrawFn) -> tuple[np.ndarray, DeviceGroup]:
     devices = draw(st.integers(1, 8))
     slots = draw(st.integers(1, 5))
     experts = draw(st.integers(1, min(12, devices * slots)))
     per_rank = draw(st.lists(st.integers(0, 60), min_size=experts, max_size=experts))
-    return np.array(per_rank, np.int64) * devices, Cluster(devices, slots)
+    return np.array(per_rank, np.int64) * devices, DeviceGroup(devices, slots)
 
 
 @given(demands())
-def test_it_is_about_as_even_as_the_balanced_placement(case: tuple[np.ndarray, Cluster]) -> None:
+def test_it_is_about_as_even_as_the_balanced_placement(case: tuple[np.ndarray, DeviceGroup]) -> None:
     tokens, cluster = case
-    demand = Demand.of_counts(tokens)
+    demand = ExpertDemand.of_counts(tokens)
     ours, lean = place_local(demand, cluster), place_balanced(demand, cluster)
     assert (ours.replicas() >= 1).all()
     largest, least = (device_loads(even_split(each, demand.filled().loads)).max() for each in (ours, lean))
@@ -61,11 +61,11 @@ def test_it_is_about_as_even_as_the_balanced_placement(case: tuple[np.ndarray, C
 
 
 @given(demands(), st.integers(0, 3))
-def test_filling_adds_experts_and_takes_none(case: tuple[np.ndarray, Cluster], turn: int) -> None:
+def test_filling_adds_experts_and_takes_none(case: tuple[np.ndarray, DeviceGroup], turn: int) -> None:
     tokens, cluster = case
-    demand = Demand.of_counts(tokens)
+    demand = ExpertDemand.of_counts(tokens)
     lean = place_balanced(demand, cluster)
-    loaded = place_balanced(Demand.of_counts(np.roll(tokens, turn)), cluster)
+    loaded = place_balanced(ExpertDemand.of_counts(np.roll(tokens, turn)), cluster)
     before = device_loads(even_split(lean, tokens)).max()
     for fill in (fill_popular, fill_loaded):
         filled = fill(lean, demand, loaded)
@@ -80,9 +80,9 @@ def test_filling_adds_experts_and_takes_none(case: tuple[np.ndarray, Cluster], t
 
 
 def test_an_expert_that_is_there_is_kept_before_one_a_little_more_popular() -> None:
-    lean = Placement.of_lists([[0], [1], [2], [3]], 4, 2)
-    loaded = Placement.of_lists([[0, 3], [1], [2], [3]], 4, 2)
-    filled = fill_popular(lean, Demand.of_counts(np.array([10, 55, 10, 50])), loaded)
+    lean = ExpertPlacement.of_lists([[0], [1], [2], [3]], 4, 2)
+    loaded = ExpertPlacement.of_lists([[0, 3], [1], [2], [3]], 4, 2)
+    filled = fill_popular(lean, ExpertDemand.of_counts(np.array([10, 55, 10, 50])), loaded)
     assert filled.lists() == [[0, 3], [1, 3], [1, 2], [1, 3]]
-    filled = fill_popular(lean, Demand.of_counts(np.array([10, 80, 10, 50])), loaded)
+    filled = fill_popular(lean, ExpertDemand.of_counts(np.array([10, 80, 10, 50])), loaded)
     assert filled.lists() == [[0, 1], [1, 3], [1, 2], [1, 3]]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.experts.moves import near
-from solvers.experts.placement import Placement
+from solvers.experts.placement import ExpertPlacement
 from tests.support.examples import examples
 
 ROWS = st.lists(st.sets(st.integers(0, 4), min_size=1, max_size=3), min_size=5, max_size=5)
@@ -18,7 +18,7 @@ def loads_to_swap_in(placement, before):
 
 
 def placement(lists):
-    return Placement.of_lists([sorted(row) for row in lists], 5, 5)
+    return ExpertPlacement.of_lists([sorted(row) for row in lists], 5, 5)
 
 
 def whole(rows):
@@ -50,13 +50,13 @@ def test_renumbering_never_costs_and_changes_nothing_else(rows, earlier):
 
 def test_placements_of_other_devices_are_refused():
     with pytest.raises(ValueError, match="1 experts on 2 devices after 1 on 1"):
-        near(Placement.of_lists([[0], [0]], 1), Placement.of_lists([[0]], 1))
+        near(ExpertPlacement.of_lists([[0], [0]], 1), ExpertPlacement.of_lists([[0]], 1))
 
 
 def test_shares_go_with_their_devices():
-    before = Placement.of_lists([[1], [0]], 2)
-    new = Placement.of_parts(np.array([[3, 0], [1, 4]]), 2)
-    assert near(new, Placement.of_lists([[0, 1], [0]], 2)).shares.tolist() in (
+    before = ExpertPlacement.of_lists([[1], [0]], 2)
+    new = ExpertPlacement.of_parts(np.array([[3, 0], [1, 4]]), 2)
+    assert near(new, ExpertPlacement.of_lists([[0, 1], [0]], 2)).shares.tolist() in (
         [[0.25, 1.0], [0.75, 0.0]],
         [[0.75, 0.0], [0.25, 1.0]],
     )

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.experts.paths import PathProfile, PopularityEstimator
-from solvers.experts.placement import Demand
+from solvers.experts.placement import ExpertDemand
 from tests.support.examples import examples
 
 SELECTIONS = st.lists(st.lists(st.integers(0, 2), min_size=4, max_size=4), max_size=30).map(
@@ -85,7 +85,7 @@ def test_ranks_estimate_together_what_one_would_for_all(seen, batch, layer):
     half = len(batch) // 2
     parts = [estimator.estimate(layer, part[:, :layer]) for part in (batch[:half], batch[half:])]
     whole = estimator.estimate(layer, batch[:, :layer])
-    assert Demand.combined(parts).loads.tolist() == whole.loads.tolist()
+    assert ExpertDemand.combined(parts).loads.tolist() == whole.loads.tolist()
 
 
 @settings(max_examples=examples(100), deadline=None)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.experts.balanced import place_balanced
-from solvers.experts.placement import Cluster, Demand
+from solvers.experts.placement import DeviceGroup, ExpertDemand
 from solvers.experts.published import place_first_fit, place_one_per_device, place_replicated
 from solvers.experts.splitting import device_loads, even_split
 from tests.solvers.experts.brute_force import best_largest_load
@@ -28,7 +28,7 @@ def largest(placement, tokens):
 @given(clusters_and_tokens(9, 20), st.integers(0, 500))
 def test_every_expert_is_somewhere_and_no_device_has_too_many(place, case, unknown):
     cluster, tokens = case
-    placement = place(Demand(tokens, int(tokens.sum()) + unknown), cluster)
+    placement = place(ExpertDemand(tokens, int(tokens.sum()) + unknown), cluster)
     lists = placement.lists()
     assert len(lists) == cluster.devices
     assert all(len(row) <= cluster.most_per_device for row in lists)
@@ -41,7 +41,7 @@ def test_every_expert_is_somewhere_and_no_device_has_too_many(place, case, unkno
 @BY_NAME
 def test_experts_without_room_are_refused(place):
     with pytest.raises(ValueError, match="5 experts do not fit on 2 devices with at most 2 each"):
-        place(Demand.of_counts(np.ones(5, np.int64)), Cluster(2, 2))
+        place(ExpertDemand.of_counts(np.ones(5, np.int64)), DeviceGroup(2, 2))
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_the_balanced_placement_is_as_good_as_any_or_nearly(devices, most, exper
     above = 0
     for loads in itertools.combinations_with_replacement([0, 1, 5, 8, 30], experts):
         tokens = np.array(loads)
-        placement = place_balanced(Demand.of_counts(tokens), Cluster(devices, most))
+        placement = place_balanced(ExpertDemand.of_counts(tokens), DeviceGroup(devices, most))
         above += largest(placement, tokens) - best_largest_load(loads, devices, most)
     assert above == above_the_best
 
@@ -66,7 +66,7 @@ def test_the_balanced_placement_is_as_good_as_any_or_nearly(devices, most, exper
 def test_with_a_device_for_each_expert_every_device_gets_the_mean(devices, most, data):
     experts = data.draw(st.integers(1, devices))
     tokens = np.array(data.draw(st.lists(COUNTS, min_size=experts, max_size=experts)))
-    placement = place_balanced(Demand.of_counts(tokens), Cluster(devices, most))
+    placement = place_balanced(ExpertDemand.of_counts(tokens), DeviceGroup(devices, most))
     assert largest(placement, tokens) == -(-tokens.sum() // devices)
     assert int(placement.replicas().sum()) <= experts + devices
 
@@ -75,8 +75,8 @@ def test_with_a_device_for_each_expert_every_device_gets_the_mean(devices, most,
 @given(clusters_and_tokens(12, 40))
 def test_the_balanced_placement_is_never_worse_than_greedy_replication(case):
     cluster, tokens = case
-    balanced = place_balanced(Demand.of_counts(tokens), cluster)
-    replicated = place_replicated(Demand.of_counts(tokens), cluster)
+    balanced = place_balanced(ExpertDemand.of_counts(tokens), cluster)
+    replicated = place_replicated(ExpertDemand.of_counts(tokens), cluster)
     assert largest(balanced, tokens) <= largest(replicated, tokens)
 
 
@@ -86,41 +86,43 @@ def test_first_fit_gives_popular_experts_devices_of_their_own_and_packs_the_frac
     # Neither has room for expert 1's 0.2, which stays where it is. Nothing is known of expert 5, and no
     # device is empty: it is drawn.
     tokens = np.array([50, 20, 15, 10, 5, 0])
-    placement = place_first_fit(Demand.of_counts(tokens), Cluster(6), seed=7)
+    placement = place_first_fit(ExpertDemand.of_counts(tokens), DeviceGroup(6), seed=7)
     lists = placement.lists()
     assert [[expert for expert in row if expert != 5] for row in lists] == [[0], [0], [0], [1], [2], [3, 4]]
     assert sum(5 in row for row in lists) == 1
     assert np.allclose(
-        planned_loads(placement, Demand.of_counts(tokens)), [50 / 3, 50 / 3, 50 / 3, 20, 15, 15]
+        planned_loads(placement, ExpertDemand.of_counts(tokens)), [50 / 3, 50 / 3, 50 / 3, 20, 15, 15]
     )
 
 
 def test_first_fit_shares_tokens_in_proportion_to_devices():
     # n = 4 x popularity = 2.5, 0.5, 0.5, and 0.5 of the batch is not known.
-    placement = place_first_fit(Demand(np.array([5, 1, 1]), 8), Cluster(4))
+    placement = place_first_fit(ExpertDemand(np.array([5, 1, 1]), 8), DeviceGroup(4))
     assert placement.lists() == [[0], [0], [0, 1], [2]]
     assert placement.shares[:, 0].tolist() == [0.4, 0.4, 0.2, 1.0]
 
 
 def test_first_fit_spreads_experts_without_estimate_over_empty_devices():
-    placement = place_first_fit(Demand(np.array([4, 0, 0, 0, 0]), 16), Cluster(4))
+    placement = place_first_fit(ExpertDemand(np.array([4, 0, 0, 0, 0]), 16), DeviceGroup(4))
     assert placement.lists() == [[0], [1, 4], [2], [3]]
 
 
 def test_first_fit_draws_alike_from_the_same_seed():
-    demand = Demand.of_counts(np.array([100] * 4 + [0] * 8))
-    drawn = [place_first_fit(demand, Cluster(4), seed=seed).lists() for seed in (1, 1, 2)]
+    demand = ExpertDemand.of_counts(np.array([100] * 4 + [0] * 8))
+    drawn = [place_first_fit(demand, DeviceGroup(4), seed=seed).lists() for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
 
 
 def test_first_fit_replicates_no_expert_at_the_cost_of_one_that_is_nowhere():
-    placement = place_first_fit(Demand.of_counts(np.array([9, 0])), Cluster(2, 1))
+    placement = place_first_fit(ExpertDemand.of_counts(np.array([9, 0])), DeviceGroup(2, 1))
     assert placement.lists() == [[0], [1]]
 
 
 def test_one_per_device_keeps_to_the_numbers():
     def placed(experts, devices):
-        return place_one_per_device(Demand.of_counts(np.ones(experts, np.int64)), Cluster(devices)).lists()
+        return place_one_per_device(
+            ExpertDemand.of_counts(np.ones(experts, np.int64)), DeviceGroup(devices)
+        ).lists()
 
     assert placed(3, 3) == [[0], [1], [2]]
     assert placed(5, 2) == [[0, 1, 2], [3, 4]]
@@ -132,6 +134,6 @@ def test_greedy_replication_gives_each_spare_slot_to_the_largest_load_per_replic
     # expert 1, whose 30 is equal). Replicas 22.5 x 4, 30, 12 are packed 30, 22.5, 22.5 to devices 0, 1, 2,
     # then 22.5, 22.5 to 1 and 2, and 12 to 0.
     tokens = np.array([90, 30, 12])
-    placement = place_replicated(Demand.of_counts(tokens), Cluster(3, 2))
+    placement = place_replicated(ExpertDemand.of_counts(tokens), DeviceGroup(3, 2))
     assert placement.lists() == [[1, 2], [0], [0]]
-    assert planned_loads(placement, Demand.of_counts(tokens)).tolist() == [42.0, 45.0, 45.0]
+    assert planned_loads(placement, ExpertDemand.of_counts(tokens)).tolist() == [42.0, 45.0, 45.0]

@@ -5,17 +5,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.experts.placement import Cluster, Demand
+from solvers.experts.placement import DeviceGroup, ExpertDemand
 from solvers.experts.schemes import SCHEMES, BusiestDevice, TopLists
 from solvers.experts.splitting import device_loads
 from tests.solvers.experts.strategies import COUNTS
 from tests.support.examples import examples
 
-FOUR = Cluster(4)
+FOUR = DeviceGroup(4)
 
 
 def demand(*tokens):
-    return Demand.of_counts(np.array(tokens))
+    return ExpertDemand.of_counts(np.array(tokens))
 
 
 def settled(name, estimated, *tokens):
@@ -64,7 +64,7 @@ def test_more_tokens_on_a_device_than_allowed_deviate_whatever_the_lists_say():
 
 @pytest.mark.parametrize("name", sorted(SCHEMES))
 def test_a_layer_of_which_nothing_is_known_is_served(name):
-    _, came = settled(name, Demand(np.zeros(4, np.int64), 0), 8, 0, 0, 0)
+    _, came = settled(name, ExpertDemand(np.zeros(4, np.int64), 0), 8, 0, 0, 0)
     assert device_loads(came.split).sum() == 8
 
 
@@ -77,7 +77,7 @@ def test_a_batch_without_a_token_is_served(name):
 @settings(max_examples=examples(300), deadline=None)
 @given(st.lists(COUNTS, min_size=6, max_size=6), st.lists(COUNTS, min_size=6, max_size=6))
 def test_balanced_stays_within_its_share_of_the_mean_and_one_token(estimated, tokens):
-    cluster = Cluster(6)
+    cluster = DeviceGroup(6)
     scheme = SCHEMES["balanced"]
     expected = demand(*estimated)
     came = scheme.settle(scheme.plan(expected, cluster), expected, np.array(tokens), cluster)

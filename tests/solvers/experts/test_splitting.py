@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.experts.placement import FREE, Placement
+from solvers.experts.placement import FREE, ExpertPlacement
 from solvers.experts.splitting import device_loads, even_split, sends, split_by_shares
 from tests.solvers.experts.brute_force import least_largest_load
 from tests.solvers.experts.strategies import COUNTS
@@ -20,7 +20,7 @@ def placements_and_tokens(draw):
     missing = set(range(count)).difference(*lists)
     lists[draw(st.integers(0, devices - 1))] |= missing
     tokens = draw(st.lists(COUNTS, min_size=count, max_size=count))
-    return Placement.of_lists([sorted(row) for row in lists], count, count), np.array(tokens)
+    return ExpertPlacement.of_lists([sorted(row) for row in lists], count, count), np.array(tokens)
 
 
 def per_expert(placement, split):
@@ -45,7 +45,7 @@ def test_no_split_leaves_the_busiest_device_less(case):
 
 
 def test_experts_make_way_for_others_that_have_no_other_device():
-    placement = Placement.of_lists([[0, 1], [1, 2], [2, 3]], 4)
+    placement = ExpertPlacement.of_lists([[0, 1], [1, 2], [2, 3]], 4)
     assert device_loads(even_split(placement, np.array([9, 9, 0, 0]))).tolist() == [9, 9, 0]
     assert device_loads(even_split(placement, np.array([6, 6, 6, 0]))).tolist() == [6, 6, 6]
     assert even_split(placement, np.array([6, 6, 6, 3])).tolist() == [[6, 1], [5, 2], [4, 3]]
@@ -84,23 +84,23 @@ def test_each_token_is_sent_once_and_as_many_stay_as_can(case, random):
 
 
 def test_counts_that_are_not_what_is_split_are_refused():
-    placement = Placement.of_lists([[0], [1]], 2)
+    placement = ExpertPlacement.of_lists([[0], [1]], 2)
     with pytest.raises(ValueError, match="3 tokens of expert 1 are split and 2 counted"):
         sends(placement, even_split(placement, np.array([1, 3])), np.array([[1, 1], [0, 1]]))
 
 
 def test_counts_of_another_number_of_experts_are_refused():
     with pytest.raises(ValueError, match="expected one for each of 2 experts"):
-        even_split(Placement.of_lists([[0], [1]], 2), np.array([1, 2, 3]))
+        even_split(ExpertPlacement.of_lists([[0], [1]], 2), np.array([1, 2, 3]))
 
 
 def test_negative_counts_are_refused():
     with pytest.raises(ValueError, match="-2 tokens of expert 1"):
-        even_split(Placement.of_lists([[0], [1]], 2), np.array([1, -2]))
+        even_split(ExpertPlacement.of_lists([[0], [1]], 2), np.array([1, -2]))
 
 
 def test_each_replica_takes_what_its_own_rank_has_as_far_as_loads_stay_even():
-    placement = Placement.of_lists([[0, 1], [0, 2], [0, 3], [0]], 4, 2)
+    placement = ExpertPlacement.of_lists([[0, 1], [0, 2], [0, 3], [0]], 4, 2)
     split = even_split(placement, np.array([80, 20, 20, 20]))
     # A fourth of expert 0 stays on each device, and the fourth device takes what makes them even.
     assert device_loads(split).tolist() == [35, 35, 35, 35]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.merging.problems import JobKind, MergeProblem, Share, StepTime, Transfer, Unit
+from schemas.merging.problems import JobKind, MergeProblem, Share, StepTime, TransferPair, Unit
 from solvers.merging.careful import Forecast, forecast, new_merges, plan
 from solvers.merging.merger import merge
 from tests.support.examples import examples
@@ -32,7 +32,7 @@ def problem(*units: Unit, ratio: float = 0.1, mode: str = "temporal", **fields: 
             "step_tables": (STEPS,),
             "kinds": (kind,) * (1 + max(one.kind for one in units)),
             "units": units,
-            "transfers": (Transfer.model_validate(transfer),),
+            "transfers": (TransferPair.model_validate(transfer),),
             "most_later": 10.0,
             **fields,
         }

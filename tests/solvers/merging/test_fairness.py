@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.merging.fairness import Finished, contending, cumulative_distribution, finish_time_fairness
+from solvers.merging.fairness import Finished, contending, finish_time_fairness
 
 SCALING = {1: 400.0, 2: 200.0, 4: 100.0}
 
@@ -29,11 +29,6 @@ def test_the_fair_share_shrinks_with_those_who_contend() -> None:
     assert finish_time_fairness(jobs, 4) == {"a": 1.5, "b": 1.5}
     # A share of half a GPU is one GPU for half of the time.
     assert finish_time_fairness(jobs, 1) == {"a": 300 / 800, "b": 300 / 800}
-
-
-def test_the_distribution_tells_which_share_of_jobs_is_not_above_a_value() -> None:
-    assert cumulative_distribution([2.0, 0.5, 2.0, 1.0]) == [(0.5, 0.25), (1.0, 0.5), (2.0, 1.0)]
-    assert cumulative_distribution([]) == []
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 20)), min_size=1, max_size=8))

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from schemas.merging.problems import JobKind, MergeProblem, StepTime, Transfer, Unit
+from schemas.merging.problems import JobKind, MergeProblem, StepTime, TransferPair, Unit
 from solvers.merging.merger import merge
 
 STEPS = tuple(StepTime(gpus=gpus, step_s=1.0 / gpus) for gpus in (1, 2))
@@ -24,7 +24,7 @@ def problem(*units: Unit, epoch: int = 100, ratio: float = 0.1, gpus: int = 2, *
         step_tables=(STEPS,),
         kinds=(kind,) * kinds,
         units=units,
-        transfers=(Transfer(mode="temporal", donor=0, receiver=1, receiver_ratio=ratio),),
+        transfers=(TransferPair(mode="temporal", donor=0, receiver=1, receiver_ratio=ratio),),
         **fields,
     )
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.merging.reports import MeasuredStep
-from solvers.merging.lookup_table import WINDOW, Configuration, LookupTable, Step
+from solvers.merging.lookup_table import WINDOW, AccumulatedStep, Configuration, LookupTable
 from tests.support.examples import examples
 
 PLAIN = Configuration()
@@ -68,7 +68,7 @@ def test_a_measured_row_comes_before_what_others_suggest():
         gpus=2, nodes=1, micro_batch_size=8, accumulation_steps=1, step_s=0.05, exchange_s=0.001
     )
     found = table(*(row for row in SPARSE if row.gpus != 2), fast)
-    assert found.step(PLAIN, 2, 1, 16, 8) == Step(0.05, 8, 1)
+    assert found.step(PLAIN, 2, 1, 16, 8) == AccumulatedStep(0.05, 8, 1)
 
 
 def test_accumulated_steps_tell_the_same_as_single_ones():

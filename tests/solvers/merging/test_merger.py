@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bench.merging.merger import TimedKind, listed
-from schemas.merging.problems import MergeProblem, MergeSolution, StepTime, Transfer, Unit
+from schemas.merging.problems import MergeProblem, MergeSolution, StepTime, TransferPair, Unit
 from solvers.merging import offers
 from solvers.merging import options as options_module
 from solvers.merging.merger import merge, smallest
@@ -38,7 +38,7 @@ def problem(
     gpus: int,
     kinds: Sequence[TimedKind],
     units: Sequence[Unit],
-    transfers: Sequence[Transfer] = (),
+    transfers: Sequence[TransferPair] = (),
     switch_s: float = 0.0,
     interval_s: float = 120.0,
 ) -> MergeProblem:
@@ -202,7 +202,7 @@ def problems(draw: st.DrawFn) -> MergeProblem:
         units.append(unit("", index, left, **fields))
     pairs = st.tuples(st.sampled_from(["temporal", "spatial"]), *[st.integers(0, len(kinds) - 1)] * 2)
     transfers = [
-        Transfer(
+        TransferPair(
             mode=mode,
             donor=donor,
             receiver=receiver,
@@ -214,8 +214,8 @@ def problems(draw: st.DrawFn) -> MergeProblem:
     return problem(draw(st.integers(1, 6)), kinds, units, transfers, draw(st.floats(0, 60)))
 
 
-def helped(donor: int, receiver: int, ratio: float) -> Transfer:
-    return Transfer(mode="temporal", donor=donor, receiver=receiver, receiver_ratio=ratio)
+def helped(donor: int, receiver: int, ratio: float) -> TransferPair:
+    return TransferPair(mode="temporal", donor=donor, receiver=receiver, receiver_ratio=ratio)
 
 
 LATE_BESIDE_NEW = (
@@ -231,7 +231,7 @@ LATE_BESIDE_NEW = (
         [unit("late", 0, 40.0, waited_s=7e5), unit("a", 1, 40.0), unit("b", 0, 40.0)],
         [
             helped(0, 0, 0.1),
-            Transfer(mode="spatial", donor=0, receiver=1, receiver_ratio=0.1, donor_ratio=0.1),
+            TransferPair(mode="spatial", donor=0, receiver=1, receiver_ratio=0.1, donor_ratio=0.1),
         ],
     ),
     problem(
@@ -314,14 +314,14 @@ def test_two_jobs_that_help_each_other_are_merged() -> None:
 
 
 def test_who_would_be_slower_merged_is_not() -> None:
-    unhelpful = Transfer(mode="temporal", donor=0, receiver=0, receiver_ratio=1.01)
+    unhelpful = TransferPair(mode="temporal", donor=0, receiver=0, receiver_ratio=1.01)
     asked = smallest().model_copy(update={"transfers": (unhelpful,)})
     assert {share.mode for share in solved(asked).shares} == {"normal"}
 
 
 def test_a_job_with_progress_is_no_receiver_and_in_no_spatial_merge() -> None:
     fields = {"receiver_ratio": 0.05, "donor_ratio": 0.05}
-    both = [Transfer(mode=mode, donor=0, receiver=0, **fields) for mode in ("temporal", "spatial")]
+    both = [TransferPair(mode=mode, donor=0, receiver=0, **fields) for mode in ("temporal", "spatial")]
     started = [unit("a", part="donor", gpus=1), unit("b", part="donor", gpus=1)]
     asked = problem(2, [kind({1: 1.0, 2: 0.6})], started, both)
     assert {share.mode for share in solved(asked).shares} == {"normal"}
@@ -342,7 +342,7 @@ def test_a_plan_that_hardly_gains_is_not_worth_its_switches() -> None:
 
 def test_a_merge_that_hardly_gains_is_not_worth_its_switch() -> None:
     kinds = [kind({1: 1.0, 2: 0.5})]
-    helps = [Transfer(mode="temporal", donor=0, receiver=0, receiver_ratio=0.95)]
+    helps = [TransferPair(mode="temporal", donor=0, receiver=0, receiver_ratio=0.95)]
 
     def modes(units: list[Unit], switch_s: float) -> list[str]:
         return [share.mode for share in solved(problem(2, kinds, units, helps, switch_s)).shares]
@@ -420,7 +420,7 @@ def test_without_time_there_is_a_plan_too_no_worse_than_how_things_are(asked: Me
 
 
 def test_time_costs_quality_alone_and_the_solution_says_so() -> None:
-    helps = [Transfer(mode="temporal", donor=0, receiver=0, receiver_ratio=0.9)]
+    helps = [TransferPair(mode="temporal", donor=0, receiver=0, receiver_ratio=0.9)]
     asked = problem(5, [kind({1: 1.0, 2: 0.6, 4: 0.4})], [unit(f"j{n}") for n in range(4)], helps)
     hurried, solved_out = merge(asked, 0.0), merge(asked, LIMIT_S)
     assert (hurried.search, solved_out.search) == ("limited", "optimal")
@@ -443,7 +443,7 @@ def test_the_largest_problems_have_a_plan(fields: dict[str, int]) -> None:
     units = [unit(f"j{n}", n % len(kinds), 100.0 + n % len(kinds)) for n in range(fields["units"])]
     pairs = product(("temporal", "spatial"), range(len(kinds)), range(len(kinds)))
     transfers = [
-        Transfer(mode=mode, donor=a, receiver=b, receiver_ratio=0.1 + 0.5 * ((a + b) % 7) / 7)
+        TransferPair(mode=mode, donor=a, receiver=b, receiver_ratio=0.1 + 0.5 * ((a + b) % 7) / 7)
         for (mode, a, b), _ in zip(pairs, range(fields["transfers"]), strict=False)
     ]
     asked = problem(fields["gpus"], kinds, units, transfers, switch_s=3.0)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.merging.rivals import RIVALS
-from solvers.merging.scheme import Contender, Scheme, fixed_size
+from solvers.merging.scheme import Contender, RivalScheme, fixed_size
 from tests.support.contenders import NOW_S, crowds
 from tests.support.examples import examples
 
@@ -14,7 +14,7 @@ Crowd = tuple[list[Contender], int]
 NAMES = ("srtf", "tiresias", "optimus", "pollux", "themis", "titan")
 
 
-def scheme(name: str) -> Scheme:
+def scheme(name: str) -> RivalScheme:
     rival = RIVALS[name]
     return rival.make(rival.interval_s)
 

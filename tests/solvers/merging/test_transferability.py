@@ -2,12 +2,11 @@
 
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.merging.transferability import Task2Feat, Task2Vec, leep
+from solvers.merging.transferability import Task2Feat, Task2Vec
 from tests.support.examples import examples
 
 FISHER = st.lists(st.floats(1e-6, 1e6), min_size=4, max_size=4)
@@ -65,44 +64,3 @@ def test_values_that_no_fisher_information_has_are_refused(bad):
 def test_features_that_are_not_finite_are_refused():
     with pytest.raises(ValueError, match="finite"):
         Task2Feat().score((1, 2), (1, math.nan))
-
-
-def test_leep_by_hand():
-    # Classes of A that tell B's labels exactly, and ones that tell nothing.
-    assert leep([[1, 0], [0, 1], [1, 0]], [0, 1, 0]) == pytest.approx(0)
-    assert leep([[0.5, 0.5]] * 4, [0, 1, 0, 1]) == pytest.approx(math.log(0.5))
-    # P(z) = (1.2, 0.8) / 2; P(y=0|z) = (0.9, 0.1) / (1.2, 0.8), P(y=1|z) = (0.3, 0.7) / (1.2, 0.8).
-    first = 0.9 * 0.9 / 1.2 + 0.1 * 0.1 / 0.8
-    second = 0.3 * 0.3 / 1.2 + 0.7 * 0.7 / 0.8
-    expected = (math.log(first) + math.log(second)) / 2
-    assert leep([[0.9, 0.1], [0.3, 0.7]], [0, 1]) == pytest.approx(expected)
-
-
-def test_leep_is_higher_the_more_the_classes_of_a_tell():
-    random = np.random.default_rng(3)
-    labels = random.integers(0, 3, 500)
-    scores = []
-    for sharpness in (0.0, 1.0, 3.0):
-        logits = sharpness * np.eye(3)[labels] + random.standard_normal((500, 3)) * 0.1
-        theta = np.exp(logits)
-        scores.append(leep(theta / theta.sum(axis=1, keepdims=True), labels))
-    assert scores == sorted(scores)
-    assert scores[-1] < 0
-
-
-@pytest.mark.parametrize(
-    ("theta", "labels", "says"),
-    [
-        ([0.5, 0.5], [0, 1], "shape"),
-        ([[1.0]], [0, 1], "shape"),
-        ([], [], "shape"),
-        ([[0.5, 0.6]], [0], "distribution"),
-        ([[1.5, -0.5]], [0], "distribution"),
-        ([[np.nan, 1.0]], [0], "distribution"),
-        ([[0.5, 0.5]], [-1], "labels"),
-        ([[0.5, 0.5]], [0.0], "labels"),
-    ],
-)
-def test_leep_refuses_what_it_cannot_read(theta, labels, says):
-    with pytest.raises(ValueError, match=says):
-        leep(theta, labels)

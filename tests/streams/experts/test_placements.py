@@ -10,7 +10,7 @@ from schemas.experts.outcomes import PlacementDecided
 from schemas.experts.reports import LayerRouting
 from schemas.fleet import NodeSilent
 from solvers.experts.drift import DriftRule
-from solvers.experts.placement import Cluster
+from solvers.experts.placement import DeviceGroup
 from streams.policies.experts import popularity
 from streams.policies.experts.popularity import MAX_TOKENS, Popularity, rule_of, state_bytes
 from tests.streams.experts.test_zone import Script, assigned, kinds, released
@@ -228,7 +228,7 @@ def test_popularity_takes_no_more_of_a_snapshot_than_is_counted(experts, most):
 def test_layers_that_take_too_much_to_send_follow_one_after_another(monkeypatch):
     monkeypatch.setattr(popularity, "MOST_COMMANDED_SLOTS", 2 * 4 * 4)
     rule = DriftRule(newest_weight=1.0, lasting_reports=1, cool_down_s=0.0, least_tokens_per_device=1)
-    known = Popularity.unknown(3, 8, rule, Cluster(4, 4))
+    known = Popularity.unknown(3, 8, rule, DeviceGroup(4, 4))
     skewed = (LayerRouting(tokens=SKEWED),) * 3
     changes = [known.begin(skewed, 0.0, nodes=2)]
     changes += [known.report(skewed, time_s, nodes=2) for time_s in (1.0, 2.0, 3.0)]
@@ -237,7 +237,7 @@ def test_layers_that_take_too_much_to_send_follow_one_after_another(monkeypatch)
 
 
 def test_a_count_that_false_reports_have_brought_to_its_end_stays_there_and_is_kept():
-    rule, cluster = rule_of(moe_zone().policy), Cluster(4, 4)
+    rule, cluster = rule_of(moe_zone().policy), DeviceGroup(4, 4)
     known = Popularity.unknown(1, 8, rule, cluster)
     known.begin((LayerRouting(tokens=SKEWED),), 0.0, nodes=2)
     known.tokens = MAX_TOKENS - 1

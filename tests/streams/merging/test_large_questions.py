@@ -28,7 +28,7 @@ from schemas.merging.problems import (
     RivalProblem,
     Share,
     StepTime,
-    Transfer,
+    TransferPair,
     Unit,
 )
 from schemas.merging.reports import MAX_TRACE, MeasuredStep
@@ -216,7 +216,7 @@ def test_the_largest_question_about_merges_is_a_record():
             for n in range(count)
         ),
         transfers=(
-            Transfer(
+            TransferPair(
                 mode="temporal", donor=count - 1, receiver=count - 1, receiver_ratio=RATIO, donor_ratio=RATIO
             ),
         )

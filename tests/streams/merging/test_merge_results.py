@@ -4,7 +4,7 @@ import pytest
 
 from schemas.lora import Dataset
 from schemas.merging.reports import TaskEvaluated
-from schemas.merging.workload import MergingTerms, Target, TuningWorkload
+from schemas.merging.workload import MergingTerms, TrainingTarget, TuningWorkload
 from streams.cell.jobs import Job
 from streams.cell.states import from_state, state_of
 from streams.policies.merging.job import JobMerge, TuningJob
@@ -16,7 +16,7 @@ WORKLOAD = TuningWorkload(
     model="base",
     dataset=Dataset(path="a.jsonl", samples=800),
     validation_path="a.validation.jsonl",
-    target=Target(accuracy=0.9, most_iterations=1_000),
+    target=TrainingTarget(accuracy=0.9, most_iterations=1_000),
 )
 
 

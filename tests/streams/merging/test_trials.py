@@ -4,7 +4,7 @@ from typing import Any
 
 from schemas.merging.estimates import EstimateSolution
 from schemas.merging.outcomes import MergeJudged
-from schemas.merging.problems import MergeProblem, Transfer
+from schemas.merging.problems import MergeProblem, TransferPair
 from schemas.merging.settings import MergingPolicy
 from schemas.solves import SolveFinished, SolveRequested
 from tests.support.merging_script import Script, of, share
@@ -53,7 +53,7 @@ def asked(script: Script) -> MergeProblem:
     return problem
 
 
-def jobs_of(problem: MergeProblem, one: Transfer) -> tuple[list[str], list[str]]:
+def jobs_of(problem: MergeProblem, one: TransferPair) -> tuple[list[str], list[str]]:
     """By name, those that may be its donor and its receiver."""
 
     def named(kind: int) -> list[str]:

@@ -9,14 +9,14 @@ from executors.moe.serving.profiling import History, ProfileStage, forecast_of
 from executors.moe.serving.slots import ExpertSlots
 from executors.moe.serving.statistics import Percentiles
 from solvers.experts.paths import PathProfile
-from solvers.experts.placement import Cluster, Demand, Placement
+from solvers.experts.placement import DeviceGroup, ExpertDemand, ExpertPlacement
 from solvers.experts.schemes import SCHEMES
 
-CLUSTER = Cluster(devices=4, most_per_device=2)
+CLUSTER = DeviceGroup(devices=4, most_per_device=2)
 FIRST = StandingPlacement.first(4, CLUSTER)
-UNKNOWN = Demand.of_counts(np.zeros(4, np.int64))
-SKEWED = Demand.of_counts(np.array([70, 10, 10, 10]))
-FITTING = Placement.of_lists([[0], [0, 1], [0, 2], [0, 3]], 4, 2)
+UNKNOWN = ExpertDemand.of_counts(np.zeros(4, np.int64))
+SKEWED = ExpertDemand.of_counts(np.array([70, 10, 10, 10]))
+FITTING = ExpertPlacement.of_lists([[0], [0, 1], [0, 2], [0, 3]], 4, 2)
 
 
 def layout(scheme: str, standing: StandingPlacement = FIRST) -> LayerLayout:
@@ -46,7 +46,7 @@ def test_a_commanded_placement_is_kept_where_the_schemes_own_would_serve_hardly_
     assert [free for free in FITTING.held() & ~planned.held() if free.any()] == []
     assert (planned.held() & ~FITTING.held()).sum() == 1  # In the slot that was free.
     assert layout("lina", StandingPlacement(FITTING, is_commanded=True)).plan(SKEWED) is FITTING
-    turned = here.plan(Demand.of_counts(SKEWED.loads[::-1].copy()))
+    turned = here.plan(ExpertDemand.of_counts(SKEWED.loads[::-1].copy()))
     assert turned is not None
     assert turned.replicas()[0] < FITTING.replicas()[0]
 

@@ -5,20 +5,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from executors.moe.serving.slots import route_of, spread_evenly
-from solvers.experts.placement import Cluster, Demand, Placement
+from solvers.experts.placement import DeviceGroup, ExpertDemand, ExpertPlacement
 from solvers.experts.schemes import SCHEMES
 from solvers.experts.splitting import even_split, sends
 from tests.support.examples import examples
 
 
 @st.composite
-def placed(draw: st.DrawFn) -> tuple[Placement, np.ndarray]:
+def placed(draw: st.DrawFn) -> tuple[ExpertPlacement, np.ndarray]:
     """A placement by any scheme, and counts of each rank."""
     devices = draw(st.integers(1, 4))
     experts = draw(st.integers(1, 2 * devices))
     loads = draw(st.lists(st.integers(0, 50), min_size=experts, max_size=experts))
     scheme = SCHEMES[draw(st.sampled_from(sorted(SCHEMES)))]
-    placement = scheme.place(Demand.of_counts(np.array(loads)), Cluster(devices, 3))
+    placement = scheme.place(ExpertDemand.of_counts(np.array(loads)), DeviceGroup(devices, 3))
     row = st.lists(st.integers(0, 9), min_size=experts, max_size=experts)
     return placement, np.array(draw(st.lists(row, min_size=devices, max_size=devices)), np.int64)
 

@@ -16,7 +16,7 @@ from schemas.lora import Dataset
 from schemas.merging.estimates import MergeMode
 from schemas.merging.reports import MeasuredStep
 from schemas.merging.settings import MergingPolicy
-from schemas.merging.workload import MergingTerms, Target, TuningHyperparameters, TuningWorkload
+from schemas.merging.workload import MergingTerms, TrainingTarget, TuningHyperparameters, TuningWorkload
 
 CELL, ZONE, MODEL = "c", "z", "tiny"
 EPOCH_STEPS = 100
@@ -106,7 +106,7 @@ def workload(data: str = "a", **fields: Any) -> TuningWorkload:
         "dataset": Dataset(path=f"{data}.jsonl", samples=800),
         "validation_path": f"{data}.validation.jsonl",
         "hyperparameters": TuningHyperparameters(batch_size=8),
-        "target": Target(accuracy=0.6, most_iterations=MOST_EPOCHS * EPOCH_STEPS),
+        "target": TrainingTarget(accuracy=0.6, most_iterations=MOST_EPOCHS * EPOCH_STEPS),
     }
     return TuningWorkload(**{**defaults, **fields})
 

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from solvers.auction.forecast import clearing_prices
+from bench.auction.clearing import clearing_prices
 from solvers.auction.offline.instance import OfferedTask
 from tests.support.instances import (
     FIRST_SLOT,
