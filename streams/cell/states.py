@@ -100,6 +100,8 @@ def _codec_of_dict(key: Any, item: Any) -> tuple[_Write, _Read]:
         return list, lambda names, _: dict.fromkeys(names)
     write, read = _codec_of(item)
     if key in (str, bytes) or typing.get_origin(key) is typing.Literal:
+        if write is _same:
+            return _same, lambda items, _: items
         return (
             lambda items: {name: write(value) for name, value in items.items()},
             lambda items, jobs: {name: read(value, jobs) for name, value in items.items()},
