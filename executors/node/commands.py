@@ -23,8 +23,8 @@ from schemas.registry import DECISION_TYPES
 from schemas.topics import COMMANDS, INPUT_MAX_MESSAGE_BYTES, topic_name
 from streams.kafka.administration import Administration
 from streams.kafka.configuration import reader
-from streams.kafka.records import key_partition
-from streams.kafka.transactions import OpenTransactions
+from streams.kafka.consumer import RecordConsumer
+from streams.kafka.records import Place, key_partition
 
 _ANSWER_TIMEOUT_S = 30.0
 _MAX_RECORDS_AT_ONCE = 100
@@ -54,15 +54,13 @@ class CommandLog:
         cluster_id: id of its Kafka cluster.
         topic: the topic's full name.
         partition: the node's.
-        caught_up: whether all records at the start of reading are read.
     """
 
-    def __init__(self, consumer: Consumer, cluster_id: str, topic: str, partition: int) -> None:
+    def __init__(self, consumer: RecordConsumer, cluster_id: str, topic: str, partition: int) -> None:
         self._consumer = consumer
         self.cluster_id = cluster_id
         self.topic = topic
         self.partition = partition
-        self.caught_up = False
 
     @classmethod
     def connect(cls, settings: ExecutorSettings) -> Self:
@@ -75,14 +73,13 @@ class CommandLog:
         topic = topic_name(settings.topic_prefix, COMMANDS)
         administration = Administration(settings, _ANSWER_TIMEOUT_S)
         count = administration.require(use_of_topics("nodes", settings.topic_prefix))[topic]
-        consumer = Consumer(
+        consumer = RecordConsumer(
             {
                 **reader(settings, f"millrace-executor-{settings.node}"),
                 "auto.offset.reset": "earliest",
                 "enable.partition.eof": True,
-                **OpenTransactions(_log).settings(),
             },
-            logger=_log,
+            _log,
         )
         partition = settings.node_partitions.get(settings.node)
         if partition is None:
@@ -96,44 +93,24 @@ class CommandLog:
     def start(self, next_offset: int) -> None:
         """Read from `next_offset` on, or from the earliest record if the topic starts later or ends
         before."""
-        self._consumer.assign([TopicPartition(self.topic, self.partition, next_offset)])
+        self._consumer.assign({Place(self.topic, self.partition): next_offset})
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether all records at the start of reading are read."""
+        return bool(self._consumer.ended)
 
     def read(self, timeout_s: float) -> list[CommandRecord]:
         """Return the next records; wait only for the first one.
 
         Raises:
-            KafkaException: reading cannot continue.
+            UnreadTopicError: reading cannot continue.
         """
-        records = []
-        message = self._consumer.poll(timeout_s)
-        while message is not None:
-            error = message.error()
-            if error is None:
-                offset = message.offset()
-                assert offset is not None, "a record that was read has one"
-                records.append(CommandRecord(offset, message.value()))
-            else:
-                self._on_error(error)
-            if len(records) == _MAX_RECORDS_AT_ONCE:
-                break
-            message = self._consumer.poll(0)
-        return records
+        records = self._consumer.read(timeout_s, _MAX_RECORDS_AT_ONCE)
+        return [CommandRecord(record.offset, record.value) for record in records]
 
     def close(self) -> None:
         self._consumer.close()
-
-    def _on_error(self, error: KafkaError) -> None:
-        if error.code() == KafkaError._PARTITION_EOF:
-            self.caught_up = True
-        elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-            pass  # the client looks for a coordinator, which is not needed here
-        elif error.fatal() or error.code() in (
-            KafkaError.UNKNOWN_TOPIC_OR_PART,
-            KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        ):
-            raise KafkaException(error)
-        else:
-            _log.warning("commands unread topic=%s error=%s; tried again", self.topic, error.str())
 
 
 @dataclass(frozen=True)

@@ -247,7 +247,7 @@ class Lender:
     @property
     def lent(self) -> frozenset[str]:
         """The zone's servers that are lent, those on their way back included."""
-        return frozenset(self._loans.on_loan | self._loans.draining)
+        return frozenset(self._loans.lent)
 
     # Decisions
 
@@ -279,7 +279,7 @@ class Lender:
         loans = self._loans
         count = loans.reclaimable
         if load is not None:
-            coming = len(loans.draining) + min(loans.requested, len(loans.on_loan))
+            coming = loans.count("draining") + min(loans.requested, loans.count("on_loan"))
             missing = self._servers_for(load) - (len(loans.owned) - len(loans.unavailable) + coming)
             count = min(count, missing)
         reclaims: list[InferenceEvent] = []
@@ -361,8 +361,7 @@ class Lender:
         loans.away.discard(server)
         if move.to_zone is None:
             del loans.owned[server]
-            loans.on_loan.discard(server)
-            loans.draining.discard(server)
+            loans.lent.pop(server, None)
         elif move.to_zone != self._zone:
             loans.away.add(server)
 

@@ -13,10 +13,8 @@ class LoanBook:
     """Servers of the zone in the order of the configuration."""
     away: set[str] = field(default_factory=set)
     """Servers in another zone at present, as a loan or moved by an operator."""
-    on_loan: set[str] = field(default_factory=set)
-    """Lent servers that are not reclaimed; they may not have left yet."""
-    draining: set[str] = field(default_factory=set)
-    """Lent servers on their way back."""
+    lent: dict[str, LoanStatus] = field(default_factory=dict)
+    """Statuses of lent servers; they may not have left yet."""
     offers: dict[str, tuple[float, tuple[str, ...]]] = field(default_factory=dict)
     """Offers without an answer: time and servers, by the event's id."""
     reclaims: dict[str, tuple[float, int]] = field(default_factory=dict)
@@ -30,23 +28,25 @@ class LoanBook:
     @property
     def unavailable(self) -> set[str]:
         """Servers that do not serve the zone, or may soon not."""
-        return (self.away | self.on_loan | self.draining | self.offered) & self.owned.keys()
+        return (self.away | self.lent.keys() | self.offered) & self.owned.keys()
 
     @property
     def reclaimable(self) -> int:
         """Most servers that a reclaim may request."""
-        return max(len(self.on_loan) - self.requested, 0)
+        return max(self.count("on_loan") - self.requested, 0)
 
     @property
     def requested(self) -> int:
         """Number of reclaimed servers that the cell has not chosen yet."""
         return sum(servers for _, servers in self.reclaims.values())
 
+    def count(self, status: LoanStatus) -> int:
+        """Return the number of servers whose loan has a status."""
+        return sum(each == status for each in self.lent.values())
+
     def update(self, server: str, status: LoanStatus) -> None:
-        self.on_loan.discard(server)
-        self.draining.discard(server)
-        match status:
-            case "on_loan":
-                self.on_loan.add(server)
-            case "draining":
-                self.draining.add(server)
+        """Set the status of a server's loan."""
+        if status == "returned":
+            self.lent.pop(server, None)
+        else:
+            self.lent[server] = status

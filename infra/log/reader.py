@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Literal, Self
 
@@ -14,8 +15,8 @@ from streams.kafka.reader import KafkaReader
 from streams.kafka.records import ReadRecord
 
 
-class LogReader:
-    """Reads all partitions of topics of a log."""
+class LogReader(KafkaReader):
+    """Reads all partitions of topics of a log, by `to_end` and then `poll`."""
 
     def __init__(
         self, target: Target, topics: Sequence[str], start: Literal["beginning", "end"] | float
@@ -26,36 +27,8 @@ class LogReader:
         Raises:
             ReadError: the broker does not answer, or a topic does not exist or may not be read.
         """
-        self._reader = KafkaReader(target.kafka)
-        self._reader.follow([self._reader.slice(topic) for topic in topics], start)
-
-    def to_end(
-        self,
-        on_progress: Callable[[float], None] = lambda _part: None,
-        is_stopped: Callable[[], bool] = lambda: False,
-    ) -> Iterator[ReadRecord]:
-        """Yield every record up to the topics' ends when this reader was made, or until stopped.
-
-        Raises:
-            ReadError: the broker stops to answer before that.
-        """
-        return self._reader.to_end(on_progress, is_stopped)
-
-    def poll(self, timeout_s: float) -> list[ReadRecord]:
-        """Return new records, after a wait of `timeout_s` at most for the first of them.
-
-        Raises:
-            ReadError: the broker answers with an error.
-        """
-        return self._reader.poll(timeout_s)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._reader.__exit__(kind, error, trace)
+        super().__init__(target.kafka)
+        self.follow([self.slice(topic) for topic in topics], start)
 
 
 class BoardFollower:

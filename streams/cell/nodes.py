@@ -194,7 +194,7 @@ class NodePool(Stateful):
         return steps
 
     def leave(self, node: str) -> None:
-        """End the departure of a node."""
+        """End the departure of a node, which moves now or stays."""
         self._touch(node)
         del self.leaving[node]
 
@@ -233,7 +233,7 @@ class NodePool(Stateful):
         return steps
 
     def described(self, node: str, reason: NodeStatusReason, message: str = "") -> NodeStatusChanged:
-        """Return the present status of a node as a decision."""
+        """Return the present status of a node as a decision. Loans follow in the order of these decisions."""
         self._touch(node)
         zone, status = self.layout.zone_of[node], self.status_of(node)
         return NodeStatusChanged(zone=zone, node=node, status=status, reason=reason, message=message)

@@ -1,6 +1,6 @@
 """Dataclasses as values that msgpack writes, by the annotations of their fields.
 
-A field that its class writes in another way has the metadata `NO_STATE` and a default.
+A field that its class writes in another way has the metadata `NO_STATE`.
 """
 
 import types
@@ -41,14 +41,18 @@ def state_of(value: Any) -> list[Any]:
     return [write(getattr(value, name)) for name, write, _ in _codecs(of)]
 
 
-def from_state(of: Callable[..., T], state: Sequence[Any], jobs: Mapping[str, Job] = _NO_JOBS) -> T:
+def from_state(
+    of: Callable[..., T], state: Sequence[Any], jobs: Mapping[str, Job] = _NO_JOBS, **others: Any
+) -> T:
     """Return the dataclass that `state_of` was given.
 
     Args:
         of: its class.
         jobs: the live jobs by id, for fields that are jobs.
+        others: fields that are not part of the state.
     """
-    return of(**{name: read(part, jobs) for (name, _, read), part in zip(_codecs(of), state, strict=True)})
+    parts = {name: read(part, jobs) for (name, _, read), part in zip(_codecs(of), state, strict=True)}
+    return of(**parts, **others)
 
 
 _Write = Callable[[Any], Any]
@@ -77,7 +81,7 @@ def _codec_of(hint: Any) -> tuple[_Write, _Read]:
         return _optional(*_codec_of(value))
     if origin is dict:
         return _codec_of_dict(*parts)
-    if origin in (list, tuple):
+    if origin in (list, set, tuple):
         return _codec_of_items(origin, parts)
     if hint is Job:
         return lambda job: job.job_id, lambda job_id, jobs: jobs[job_id]
@@ -96,6 +100,8 @@ def _codec_of_dict(key: Any, item: Any) -> tuple[_Write, _Read]:
         return list, lambda names, _: dict.fromkeys(names)
     write, read = _codec_of(item)
     if key in (str, bytes) or typing.get_origin(key) is typing.Literal:
+        if write is _same:
+            return _same, lambda items, _: items
         return (
             lambda items: {name: write(value) for name, value in items.items()},
             lambda items, jobs: {name: read(value, jobs) for name, value in items.items()},
@@ -109,7 +115,7 @@ def _codec_of_dict(key: Any, item: Any) -> tuple[_Write, _Read]:
 
 
 def _codec_of_items(origin: Any, hints: tuple[Any, ...]) -> tuple[_Write, _Read]:
-    """Return the codec of lists and of tuples, whose items have one type or each its own."""
+    """Return the codec of lists, sets and tuples, whose items have one type or each its own."""
     if origin is tuple and hints[1:] != (...,):
         codecs = [_codec_of(hint) for hint in hints]
         return (
@@ -119,10 +125,11 @@ def _codec_of_items(origin: Any, hints: tuple[Any, ...]) -> tuple[_Write, _Read]
             ),
         )
     write, read = _codec_of(hints[0])
+    in_order: Callable[[Any], Any] = sorted if origin is set else list
     if write is _same:
-        return list, lambda items, _: origin(items)
+        return in_order, lambda items, _: origin(items)
     return (
-        lambda items: [write(item) for item in items],
+        lambda items: [write(item) for item in in_order(items)],
         lambda items, jobs: origin(read(item, jobs) for item in items),
     )
 

@@ -5,16 +5,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Literal, Self, TypeVar
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from schemas.errors import ReadableError
 from schemas.kafka_connection import KafkaConnection
 from streams.kafka.configuration import reader
+from streams.kafka.consumer import RecordConsumer, UnreadTopicError
 from streams.kafka.faults import LEADER_ERRORS, ConnectionFaults, denial, described_error
-from streams.kafka.records import ReadRecord, read_record
-from streams.kafka.transactions import OpenTransactions
+from streams.kafka.records import Place, ReadRecord
 
 _POLL_S = 10.0
 _RETRY_TIMEOUT_S = {
@@ -66,7 +66,6 @@ class KafkaReader:
     def __init__(self, connection: KafkaConnection) -> None:
         self._connection = connection
         self._faults = ConnectionFaults(connection)
-        self._transactions = OpenTransactions(_log)
         # Only an event shows the end of a partition: there may be no record at the last offset.
         settings = {"enable.partition.eof": True, "auto.offset.reset": "error", "fetch.wait.max.ms": 100}
         client = {
@@ -76,16 +75,14 @@ class KafkaReader:
             "error_cb": self._faults.note,
         }
         try:
-            self._consumer = Consumer({**client, **self._transactions.settings()})
+            self._consumer = RecordConsumer(client, _log, repeats_requests=False)
             # The reading client would report the first open transaction as the end of a partition.
             self._ends = Consumer({**client, "isolation.level": "read_uncommitted"})
         except KafkaException as error:
             raise ReadError(described_error(connection, error.args[0], "set up a reader")) from None
-        self._followed: dict[tuple[str, int], tuple[int, int]] = {}
+        self._followed: dict[Place, tuple[int, int]] = {}
         self._beyond: list[ReadRecord] = []
         """Records fetched by `to_end` beyond its end, for `poll`."""
-        self._ended: dict[tuple[str, int], int] = {}
-        """Offset at which the end of each partition was last reached."""
 
     def __enter__(self) -> Self:
         return self
@@ -103,7 +100,9 @@ class KafkaReader:
             ReadError: Kafka does not answer, the topic is missing, or the client may not read it.
         """
         # By the reading client, which then has the leaders; without them it fetches only after 0.5 s.
-        found = self._ask(topic, lambda: self._consumer.list_topics(topic, timeout=_POLL_S).topics[topic])
+        found = self._ask(
+            topic, lambda: self._consumer.client.list_topics(topic, timeout=_POLL_S).topics[topic]
+        )
         if found.error is not None or not found.partitions:
             denied = found.error and denial(self._connection, found.error, f"read topic {topic}")
             raise ReadError(denied or f"there is no topic {topic}: `millrace topics create` makes it")
@@ -121,22 +120,9 @@ class KafkaReader:
             ReadError: Kafka does not answer.
         """
         for partition, high in part.high.items():
-            place, position = (part.topic, partition), part.low[partition]
-            self._assign([TopicPartition(*place, position)])
-            deadline_s = time.monotonic() + _POLL_S
-            while position < high:
-                message: Any = self._consumer.poll(_LONGEST_POLL_S)
-                if message is None:
-                    deadline_s = self._extended({place: high}, deadline_s)
-                    continue
-                record = self._record(message)
-                position = max(position, self._ended.get(place, position))
-                if record is None:
-                    continue
-                deadline_s = time.monotonic() + _POLL_S
-                position = record.offset + 1
-                if record.offset < high:
-                    yield record
+            place, low = Place(part.topic, partition), part.low[partition]
+            self._seek({place: (low, high)}, {place: low})
+            yield from self.to_end()
 
     def follow(self, parts: Sequence[TopicSlice], start: Literal["beginning", "end"] | float) -> None:
         """Seek in all of `parts`: to their topics' beginnings, to the ends of the slices, or to the first
@@ -147,9 +133,8 @@ class KafkaReader:
         """
         if not isinstance(start, str):
             parts = [self._since(part, start) for part in parts]
-        self._beyond = []
-        self._followed = {
-            (part.topic, partition): (part.low[partition], high)
+        followed = {
+            Place(part.topic, partition): (part.low[partition], high)
             for part in parts
             for partition, high in part.high.items()
         }
@@ -157,13 +142,8 @@ class KafkaReader:
             "beginning": lambda _low, _end: OFFSET_BEGINNING,
             "end": lambda _low, end: end,
         }
-        place = places[start] if isinstance(start, str) else lambda low, _end: low
-        self._assign(
-            [
-                TopicPartition(topic, partition, place(low, end))
-                for (topic, partition), (low, end) in self._followed.items()
-            ]
-        )
+        offset = places[start] if isinstance(start, str) else lambda low, _end: low
+        self._seek(followed, {place: offset(*ends) for place, ends in followed.items()})
 
     def to_end(
         self,
@@ -180,23 +160,23 @@ class KafkaReader:
         deadline_s = time.monotonic() + _POLL_S
         while left and not is_stopped():
             records = self._fetch(min(max(deadline_s - time.monotonic(), 0.0), _LONGEST_POLL_S))
-            ended = [place for place, end in left.items() if self._ended.get(place, -1) >= end]
+            ended = [place for place, end in left.items() if self._consumer.ended.get(place, -1) >= end]
             if not records and not ended:
                 deadline_s = self._extended(left, deadline_s)
                 continue
-            deadline_s = time.monotonic() + _POLL_S
             for record in records:
-                place = (record.topic, record.partition)
-                if record.offset >= self._followed[place][1]:
+                if record.offset >= self._followed[record.place][1]:
                     self._beyond.append(record)
                 elif is_stopped():
                     return
                 else:
                     yield record
-                if place in left and record.offset + 1 >= left[place]:
-                    del left[place]
+                if record.place in left and record.offset + 1 >= left[record.place]:
+                    del left[record.place]
             for place in ended:
                 left.pop(place, None)
+            # From here on, since the caller takes its time with the records.
+            deadline_s = time.monotonic() + _POLL_S
             behind = sum(end - self._position(place) for place, end in left.items())
             on_progress(1 - behind / total)
 
@@ -211,31 +191,19 @@ class KafkaReader:
         return beyond or self._fetch(timeout_s)
 
     def _fetch(self, timeout_s: float) -> list[ReadRecord]:
-        first = self._consumer.poll(timeout_s)
-        if first is None:
-            return []
-        records = map(self._record, [first, *self._consumer.consume(_BATCH_RECORDS, 0)])
-        return [record for record in records if record is not None]
+        try:
+            return self._consumer.read(timeout_s, _BATCH_RECORDS)
+        except UnreadTopicError as unread:
+            if unread.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise ReadError(f"topic {unread.topic} is gone") from None
+            action = f"read topic {unread.topic}"
+            raise ReadError(described_error(self._connection, unread.error, action)) from None
 
-    def _record(self, message: Any) -> ReadRecord | None:
-        error = message.error()
-        if error is None:
-            return read_record(message)
-        if error.code() == KafkaError._PARTITION_EOF:
-            self._ended[message.topic(), message.partition()] = message.offset()
-            return None
-        if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-            return None  # the client requests a coordinator, which is not needed here
-        topic = message.topic()
-        if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            raise ReadError(f"topic {topic} is gone")
-        raise ReadError(described_error(self._connection, error, f"read topic {topic}"))
+    def _seek(self, followed: dict[Place, tuple[int, int]], offsets: Mapping[Place, int]) -> None:
+        self._beyond, self._followed = [], followed
+        self._consumer.assign(offsets)
 
-    def _assign(self, places: list[TopicPartition]) -> None:
-        self._ended.clear()
-        self._consumer.assign(places)
-
-    def _extended(self, left: Mapping[tuple[str, int], int], deadline_s: float) -> float:
+    def _extended(self, left: Mapping[Place, int], deadline_s: float) -> float:
         """Return the deadline (monotonic time) to wait further for partitions that are `left`, with their
         ends.
 
@@ -246,8 +214,8 @@ class KafkaReader:
         if now_s < deadline_s - _POLL_S + _TRANSACTION_S:
             return deadline_s
         for place, end in left.items():
-            if self._ended.get(place, end) < end:
-                self._transactions.report(*place, self._ended[place])
+            if self._consumer.ended.get(place, end) < end:
+                self._consumer.transactions.report(*place, self._consumer.ended[place])
         if now_s < deadline_s:
             return deadline_s
         if any(self._stable_end(place) < end for place, end in left.items()):
@@ -256,15 +224,17 @@ class KafkaReader:
             f"the broker sends no more records of {', '.join(sorted({topic for topic, _ in left}))}"
         )
 
-    def _stable_end(self, place: tuple[str, int]) -> int:
+    def _stable_end(self, place: Place) -> int:
         """Return the offset of the first open transaction of a partition, or else its end."""
         partition = TopicPartition(*place)
         return int(
-            self._ask(place[0], lambda: self._consumer.get_watermark_offsets(partition, timeout=_POLL_S))[1]
+            self._ask(
+                place.topic, lambda: self._consumer.client.get_watermark_offsets(partition, timeout=_POLL_S)
+            )[1]
         )
 
-    def _position(self, place: tuple[str, int]) -> int:
-        (position,) = self._consumer.position([TopicPartition(*place)])
+    def _position(self, place: Place) -> int:
+        (position,) = self._consumer.client.position([TopicPartition(*place)])
         return max(position.offset, 0)
 
     def _since(self, part: TopicSlice, since_s: float) -> TopicSlice:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 _MURMUR2_SEED, _MURMUR2_FACTOR, _UINT32 = 0x9747B28C, 0x5BD1E995, 0xFFFFFFFF
 
@@ -69,12 +69,8 @@ def _size_bytes(record: ReadRecord | SentRecord) -> int:
     return size_bytes
 
 
-def read_record(message: Any, headers: ReadHeaders | None = None) -> ReadRecord:
-    """Return the record of a message without an error.
-
-    Args:
-        headers: headers in place of the message's own, which the client may fail to read.
-    """
+def read_record(message: Any) -> ReadRecord:
+    """Return the record of a message without an error."""
     _, timestamp_ms = message.timestamp()
     return ReadRecord(
         topic=message.topic(),
@@ -83,8 +79,16 @@ def read_record(message: Any, headers: ReadHeaders | None = None) -> ReadRecord:
         timestamp_ms=timestamp_ms if timestamp_ms > 0 else None,
         key=message.key(),
         value=message.value(),
-        headers=tuple(message.headers() or ()) if headers is None else headers,
+        headers=_headers(message),
     )
+
+
+def _headers(message: Any) -> ReadHeaders:
+    """Return the headers; empty if a name is not UTF-8, which the client cannot read."""
+    try:
+        return cast(ReadHeaders, tuple(message.headers() or ()))
+    except (UnicodeDecodeError, SystemError):
+        return ()
 
 
 @lru_cache(maxsize=4_096)

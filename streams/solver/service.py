@@ -6,9 +6,9 @@ import logging
 import threading
 import time
 from collections import deque
-from typing import Annotated, Self, cast
+from typing import Annotated, Self
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaException
 from pydantic import Field, model_validator
 
 from schemas.access import use_of_topics
@@ -19,9 +19,9 @@ from schemas.solves import SolveFinished
 from schemas.topics import SOLVES_REQUESTED, topic_name
 from streams.kafka.administration import Administration
 from streams.kafka.configuration import group_member
+from streams.kafka.consumer import RecordConsumer
 from streams.kafka.producer import ConfirmedProducer
-from streams.kafka.records import ReadHeaders, ReadRecord, read_record
-from streams.kafka.transactions import OpenTransactions
+from streams.kafka.records import ReadRecord
 from streams.solver.answers import PendingSolve, answer_record, answer_to, pending_solve
 from streams.solver.solving import Solved, SolveFailure, SolverProcess
 
@@ -75,7 +75,6 @@ class SolverService:
         self._stop = stop
         self._read: deque[ReadRecord] = deque()
         """Records received while a solve ran."""
-        self._requests = topic_name(settings.topic_prefix, SOLVES_REQUESTED)
         Administration(settings, _ANSWER_TIMEOUT_S).require(
             use_of_topics("solver", settings.topic_prefix), {_group(settings)}
         )
@@ -95,12 +94,13 @@ class SolverService:
         while not self._solver.ready and not self._stop.is_set():
             # Until then, others of the group can answer.
             self._solver.outcome(_POLL_S)
-        self._consumer.subscribe([self._requests])
+        self._consumer.subscribe(topic_name(self._settings.topic_prefix, SOLVES_REQUESTED))
         _log.info("solver ready group=%s", _group(self._settings))
         while not self._stop.is_set():
             record = self._next()
             if record is not None and self._handled(record):
-                self._acknowledge(record)
+                # If its partition has moved, the new solver answers again, under the same id.
+                self._consumer.acknowledge(record)
 
     def close(self) -> None:
         """Commit acknowledged offsets and leave the group, as far as possible within the time of a stop."""
@@ -115,25 +115,9 @@ class SolverService:
             )
 
     def _next(self) -> ReadRecord | None:
-        if self._read:
-            return self._read.popleft()
-        return self._poll(_POLL_S)
-
-    def _poll(self, wait_s: float) -> ReadRecord | None:
-        message = self._consumer.poll(wait_s)
-        if message is None:
-            return None
-        error = message.error()
-        if error is None:
-            return read_record(message, _headers(message))
-        if error.fatal() or error.code() in (
-            KafkaError.UNKNOWN_TOPIC_OR_PART,
-            KafkaError.TOPIC_AUTHORIZATION_FAILED,
-            KafkaError.GROUP_AUTHORIZATION_FAILED,
-        ):
-            raise KafkaException(error)
-        _log.warning("requests unread topic=%s error=%s; tried again", self._requests, error.str())
-        return None
+        if not self._read:
+            self._read += self._consumer.read(_POLL_S, most=1)
+        return self._read.popleft() if self._read else None
 
     def _handled(self, record: ReadRecord) -> bool:
         """Answer the record if it contains a problem; return False if stopped before the answer."""
@@ -182,13 +166,11 @@ class SolverService:
         try:
             while outcome is None and not self._stop.is_set():
                 # Repeated each time: partitions may have been assigned meanwhile.
-                self._consumer.pause(self._consumer.assignment())
-                early = self._poll(0)
-                if early is not None:
-                    self._read.append(early)
+                self._consumer.pause()
+                self._read += self._consumer.read(0, most=1)
                 outcome = self._solver.outcome(_POLL_S)
         finally:
-            self._consumer.resume(self._consumer.assignment())
+            self._consumer.resume()
         return outcome
 
     def _publish(self, pending: PendingSolve, answer: SolveFinished) -> None:
@@ -214,39 +196,20 @@ class SolverService:
         if self._producer.fault is not None:
             raise PublishError(f"{record.topic}: {self._producer.fault.error.str()}")
 
-    def _acknowledge(self, record: ReadRecord) -> None:
-        after = TopicPartition(record.topic, record.partition, record.offset + 1)
-        try:
-            self._consumer.store_offsets(offsets=[after])
-        except KafkaException as error:
-            # The partition has moved: its new solver answers again, under the same id.
-            if error.args[0].code() not in (KafkaError._STATE, KafkaError._UNKNOWN_PARTITION):
-                raise
 
-
-def _consumer(settings: SolverSettings) -> Consumer:
-    return Consumer(
+def _consumer(settings: SolverSettings) -> RecordConsumer:
+    return RecordConsumer(
         {
             **group_member(settings, _CLIENT_ID, _group(settings)),
             "session.timeout.ms": round(settings.session_timeout_s * 1_000),
             "heartbeat.interval.ms": round(settings.heartbeat_s * 1_000),
-            **OpenTransactions(_log).settings(),
         },
-        logger=_log,
+        _log,
     )
 
 
 def _group(settings: SolverSettings) -> str:
     return f"{settings.topic_prefix}.{settings.solver_group}"
-
-
-def _headers(message: Message) -> ReadHeaders:
-    """Return the headers; empty if a name is not UTF-8, which the client cannot read. The value is then
-    used."""
-    try:
-        return cast(ReadHeaders, message.headers() or ())
-    except (UnicodeDecodeError, SystemError):
-        return ()
 
 
 def _named(pending: PendingSolve) -> str:

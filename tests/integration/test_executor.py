@@ -140,7 +140,7 @@ def test_a_node_trains_on_a_secured_broker_as_what_nodes_may(
         finished = fleet.await_event(RunFinished, job_id="only")
         assert_as_undisturbed(fleet, base, job, finished)
         assert fleet.stop("n1", signal.SIGTERM) == 0
-        assert "commands unread" not in fleet.log("n1")
+        assert "topic unread" not in fleet.log("n1")
 
 
 def test_every_event_has_an_id_of_its_own_and_nodes_beat(fleet: Executors) -> None:

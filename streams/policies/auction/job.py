@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -13,6 +14,7 @@ from solvers.auction.market.market import Placement
 from solvers.auction.mechanism.mechanism import Counted
 from streams.cell.jobs import Job
 from streams.cell.packing import pack, unpack
+from streams.cell.states import NO_STATE, from_state, state_of
 
 Setback = Literal["node_lost", "node_leaving", "behind_plan", "run_failed"]
 """Reasons for which a job's remaining work is replanned, at the provider's cost."""
@@ -57,8 +59,6 @@ class PlannedJob:
     """A live admitted job and its plan."""
 
     job: Job
-    workload: LoraWorkload
-    """Workload of the job."""
     bid_micros: int
     payment_micros: int
     refundable_micros: int
@@ -74,7 +74,7 @@ class PlannedJob:
     """First slot in which it may train, after its vendor's delivery."""
     last_slot: int
     """Last slot that ends by its deadline."""
-    demand: Demand
+    demand: Demand = field(metadata=NO_STATE)
     """Demand that the node-slots ahead are reserved with."""
     rows: dict[int, int] = field(default_factory=dict)
     """Node row by slot, past slots included (x_ikt = 1); see `NODE_LEFT`."""
@@ -96,15 +96,20 @@ class PlannedJob:
     the run. None if its start was not reported, or its executor was lost since."""
     setback: Setback | None = None
     """Reason for which it is to be replanned; None if it is not."""
-    _packed: bytes | None = None
+    _packed: bytes | None = field(default=None, metadata=NO_STATE)
     """Cache of `packed`; None after a change."""
-    _planned: tuple[int, int] | None = None
+    _planned: tuple[int, int] | None = field(default=None, metadata=NO_STATE)
     """Cache of `planned_after`: a slot and its samples; None after a change of the plan. Every report needs
     it."""
 
     @property
     def job_id(self) -> str:
         return self.job.job_id
+
+    @cached_property
+    def workload(self) -> LoraWorkload:
+        """Workload of the job."""
+        return Task.of(self.job).workload
 
     def describe(self, nodes: Sequence[str], present_slot: int) -> dict[str, Any]:
         """Describe it for an operator, in values that JSON has.
@@ -260,62 +265,13 @@ class PlannedJob:
     def packed(self) -> bytes:
         """Return the state in msgpack, cached until the next change: few jobs change between snapshots."""
         if self._packed is None:
-            self._packed = pack(
-                {
-                    "plain": [getattr(self, name) for name in _PLAIN_FIELDS],
-                    "counted": list(self.counted),
-                    "job_id": self.job_id,
-                    "rows": list(self.rows.items()),
-                    "quotas": list(self.quotas.items()),
-                    "runs": list(self.runs.items()),
-                    "priced": sorted(self.priced),
-                    "demand": [
-                        self.demand.work_samples,
-                        self.demand.samples.tolist(),
-                        self.demand.compute_share.tolist(),
-                        self.demand.memory_gib,
-                        self.demand.memory_share.tolist(),
-                    ],
-                }
-            )
+            demand = [part.tolist() if isinstance(part, np.ndarray) else part for part in self.demand]
+            self._packed = pack([state_of(self), demand])
         return self._packed
 
     @classmethod
     def unpack(cls, packed: bytes, jobs: Mapping[str, Job]) -> Self:
         """Return the job with a packed state, with the live jobs by id."""
-        state = unpack(packed)
-        job = jobs[state["job_id"]]
-        work_samples, samples, compute_share, memory_gib, memory_share = state["demand"]
-        return cls(
-            **dict(zip(_PLAIN_FIELDS, state["plain"], strict=True)),
-            counted=Counted(*state["counted"]),
-            job=job,
-            workload=Task.of(job).workload,
-            rows=dict(state["rows"]),
-            quotas=dict(state["quotas"]),
-            runs=dict(state["runs"]),
-            priced={(slot, row) for slot, row in state["priced"]},
-            demand=Demand(
-                work_samples=work_samples,
-                samples=np.array(samples, np.int64),
-                compute_share=np.array(compute_share),
-                memory_gib=memory_gib,
-                memory_share=np.array(memory_share),
-            ),
-        )
-
-
-_PLAIN_FIELDS = (
-    "bid_micros",
-    "payment_micros",
-    "refundable_micros",
-    "density_micros",
-    "welfare_micros",
-    "ready_slot",
-    "last_slot",
-    "reported_slot",
-    "run_slot",
-    "run_base_samples",
-    "lacking_samples",
-    "setback",
-)
+        state, demand = unpack(packed)
+        arrays = [np.array(part) if isinstance(part, list) else part for part in demand]
+        return from_state(cls, state, jobs, demand=Demand._make(arrays))

@@ -59,7 +59,6 @@ class Verdicts:
         schedule, charge = award.schedule, award.charge
         planned = PlannedJob(
             job=bid.job,
-            workload=bid.workload,
             bid_micros=bid.bid_micros,
             payment_micros=charge.micros,
             refundable_micros=charge.operational_micros,

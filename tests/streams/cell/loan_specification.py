@@ -43,6 +43,12 @@ class LoanSpecification:
     reclaims: dict[str, ReclaimPlanned] = field(default_factory=dict)
     """Reclaims that wait for servers, by id."""
 
+    def check(self, before_s: float, time_s: float, notice_s: float, outcomes: Sequence[Outcome]) -> None:
+        """Apply the decisions on one event, whose decisions about loans must be as specified; see `step`."""
+        decided = [outcome for outcome in outcomes if isinstance(outcome, LoanChanged | ReclaimEnded)]
+        expected = self.step(before_s, time_s, notice_s, outcomes)
+        assert sorted(map(repr, decided)) == sorted(map(repr, expected))
+
     def step(
         self, before_s: float, time_s: float, notice_s: float, outcomes: Sequence[Outcome]
     ) -> list[LoanChanged | ReclaimEnded]:

@@ -57,6 +57,7 @@ class Whole:
     digests: dict[bytes, dict[bytes, None]]
     several: tuple[Part, ...] = ()
     pair: tuple[str, Place] | None = None
+    pairs: set[tuple[int, int]] = field(default_factory=set)
     cached: int = field(default=0, metadata=NO_STATE)
 
 

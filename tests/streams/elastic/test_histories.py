@@ -12,6 +12,7 @@ from schemas.elastic.workload import ElasticTerms
 from schemas.fleet import NodeOnline, NodeSilent
 from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceLoadReported
 from schemas.jobs import JobQuoteRequested
+from tests.streams.cell.loan_specification import LoanSpecification
 from tests.support.elastic import (
     CELL,
     INTERVAL_S,
@@ -41,6 +42,7 @@ class History:
         self.rng = rng
         self.bench = ElasticBench()
         self.nodes = ObedientNodes()
+        self.specification = LoanSpecification()
         self.down: set[str] = set()
         self.time_s = 0.0
         self.jobs = 0
@@ -59,7 +61,10 @@ class History:
 
     def send(self, *events: Event) -> None:
         for event in events:
-            self.nodes.obey(self.bench.send(event))
+            before_s = self.bench.cell.time_s or 0.0
+            outcomes = self.bench.send(event)
+            self.specification.check(before_s, self.bench.cell.time_s or 0.0, NOTICE_S, outcomes)
+            self.nodes.obey(outcomes)
 
     def tick(self, step_s: float) -> None:
         self.time_s += step_s
