@@ -177,7 +177,7 @@ def test_what_does_not_go_together_is_one_line(capsys, trace, options, status, m
 
 @pytest.mark.slow
 def test_the_figures_of_the_page_are_those_that_the_command_prints(capsys):
-    page = (CELLS_DIRECTORY.parents[1] / "docs" / "command-line.md").read_text()
+    page = (CELLS_DIRECTORY.parents[1] / "docs" / "command-line" / "simulate.md").read_text()
     shown = page[page.index("$ millrace simulate --load generated --days 3 --seed 3 --out sim") :]
     rows = [line for line in shown[: shown.index("└")].splitlines() if line.startswith("│")]
     assert len(rows) == 10

@@ -20,7 +20,7 @@ from tests.support.elastic import (
     withdraw,
 )
 
-PAGE = Path(__file__).parents[2] / "docs" / "command-line.md"
+PAGE = Path(__file__).parents[2] / "docs" / "command-line" / "log.md"
 COMMAND = "millrace state c --zone z --from ledger.jsonl"
 
 
