@@ -97,7 +97,7 @@ def up(environment: dict[str, str], cells: Path, tmp_path: Path) -> Iterator[Non
 
 @pytest.mark.drill
 @pytest.mark.usefixtures("up")
-def test_jobs_of_an_installed_policy_are_done_shown_and_proven(
+def test_jobs_of_installed_policy_complete_and_verify(
     millrace: Millrace, jobs: Path, tmp_path: Path
 ) -> None:
     decided = [

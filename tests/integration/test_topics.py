@@ -49,7 +49,7 @@ def test_topics_are_created_as_specified(kafka: str, topic_prefix: str, specs: t
     )
 
 
-def test_ensuring_twice_creates_what_is_missing_and_keeps_the_rest(
+def test_ensuring_twice_creates_only_missing_topics(
     kafka: str, topic_prefix: str, specs: tuple[TopicSpec, ...]
 ) -> None:
     ensure_topics(at(kafka), specs[:2])
@@ -105,7 +105,7 @@ def test_an_unknown_topic_is_not_created_by_use(kafka: str, topic_prefix: str) -
     assert f"{topic_prefix}.unknown" not in AdminClient({"bootstrap.servers": kafka}).list_topics().topics
 
 
-def test_an_oversized_record_reaches_intake_up_to_the_limit(kafka: str, specs: tuple[TopicSpec, ...]) -> None:
+def test_oversized_record_reaches_intake_up_to_limit(kafka: str, specs: tuple[TopicSpec, ...]) -> None:
     topic = specs[list(INPUTS).index("jobs")].name
     ensure_topics(at(kafka), specs)
     unlimited = {"message.max.bytes": 2 * INPUT_MAX_MESSAGE_BYTES}
@@ -126,7 +126,7 @@ def test_an_oversized_record_reaches_intake_up_to_the_limit(kafka: str, specs: t
         ("zstd", 300_000_000),
     ],
 )
-def test_a_compressed_bomb_is_refused_and_the_broker_serves_on(
+def test_compressed_bomb_is_refused_by_broker(
     kafka: str, specs: tuple[TopicSpec, ...], codec: str, size_bytes: int
 ) -> None:
     topic = specs[list(INPUTS).index("jobs")].name

@@ -42,7 +42,7 @@ def test_scaling_keeps_the_first_nodes_of_each_type(factor, expected):
     assert nodes(Alternative(scale_nodes=factor).of(CELL)) == expected
 
 
-def test_added_nodes_pay_the_tariff_of_their_like_and_take_no_name_that_is_taken():
+def test_added_nodes_copy_tariff_under_free_names():
     taken = configuration(zones=(zone(nodes=(Node(id="added-1", gpu_type="fast", tariff="t"),)),))
     changed = Alternative(additions=(NodeAddition.parse("z:slow=1"), NodeAddition.parse("z:fast=1"))).of(
         taken
@@ -73,7 +73,7 @@ def test_prices_make_an_auction_where_there_was_none(name, rules):
     assert (policy.payment, policy.order, policy.search) == rules
 
 
-def test_the_printed_auction_foretells_nothing_and_the_auction_keeps_what_the_zone_foretells():
+def test_forecast_prices_stay_except_under_printed_auction():
     hourly = (3.0,) * HOURS_PER_DAY
     opening = (OpeningPrices(gpu_type="fast", compute_micros=hourly, memory_micros=hourly),)
     declared = CELL.zones[0].policy.model_copy(update={"max_density_units": 9.0})

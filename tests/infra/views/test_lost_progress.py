@@ -46,7 +46,7 @@ def test_explain_says_which_reports_count_for_nothing(
     assert lines[at + 1].startswith("ignored (stale_report): job j")
 
 
-def test_a_late_report_of_an_older_run_does_not_move_a_job_ahead(bench: Bench) -> None:
+def test_late_report_of_older_run_changes_no_progress(bench: Bench) -> None:
     board = Board("c")
     for entry in bench.ledger:
         board.take_event(entry.envelope)
