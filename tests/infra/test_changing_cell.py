@@ -126,9 +126,7 @@ class TestNodes:
         bench.send(tick(2), started("a9", 2, 50), finished("a9", 2))
         assert status(bench) == ("z", "y", "up")
 
-    def test_cancelled_loan_leaves_node_in_place(
-        self, bench: Bench
-    ) -> None:
+    def test_cancelled_loan_leaves_node_in_place(self, bench: Bench) -> None:
         bench.send(JOINED, online("a9"), silent("a1"), bid(), LENT, RETURNED)
         assert status(bench) == ("z", "z", "up")
 
@@ -211,9 +209,7 @@ class TestUtilisation:
         bench.send(tick(1), started("a9", 1, 0), finished("a9", 1), tick(2), RETIRED, tick(10))
         assert utilisation(bench) == pytest.approx(20 / (100 + 100 + 20))
 
-    def test_departed_configured_node_counts_from_first_tick(
-        self, bench: Bench
-    ) -> None:
+    def test_departed_configured_node_counts_from_first_tick(self, bench: Bench) -> None:
         bench.send(JOINED, tick(3), NodeRetired(cell="c", node="a1"), tick(4))
         assert list(seen(bench)) == ["y1", "a9"]
         bench.send(online("a9"), bid(deadline_s=1_100.0))

@@ -96,9 +96,7 @@ def test_people_read_the_figures_as_a_table(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["srtf", "tiresias", "optimus", "pollux", "themis", "titan"])
-def test_rival_scheme_completes_jobs_without_merges(
-    capsys: pytest.CaptureFixture[str], scheme: str
-) -> None:
+def test_rival_scheme_completes_jobs_without_merges(capsys: pytest.CaptureFixture[str], scheme: str) -> None:
     options = [*CELLS, "--jobs", "6", "--span-slots", "5", "--nodes", "finetune=2"]
     found = simulated(capsys, *options, "--set", f"finetune.policy.scheme={scheme}")
     figures = found["zones"]["finetune"]

@@ -387,9 +387,7 @@ def test_faulted_event_is_shown_in_watch_and_story(
     assert "1 events faulted, the last one e2 (millrace.job.submitted.v1)" in text_of(board_view(board, 20))
 
 
-def test_unreadable_record_does_not_end_watch(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_record_does_not_end_watch(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AuctionFigures, "take_decision", lambda *_: 1 / 0)
     board = Board.of("c", [entry.envelope for entry in bench.ledger], bench.decisions)
     assert board.jobs.by_id["j"].state == "completed", "all else is shown"

@@ -38,9 +38,7 @@ def test_only_open_job_of_user_is_chosen() -> None:
         ([state(), state(cell="d")], "u", "job j is in cells c, d: choose with --cell"),
     ],
 )
-def test_missing_or_ambiguous_job_is_refused(
-    states: list[JobState], user: str, fault: str
-) -> None:
+def test_missing_or_ambiguous_job_is_refused(states: list[JobState], user: str, fault: str) -> None:
     with pytest.raises(CommandError, match=fault):
         cell_of(states, "j", user)
 

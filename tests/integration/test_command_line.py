@@ -174,9 +174,7 @@ def test_an_exported_log_is_proven_from_its_files(millrace, tmp_path, capsys):
     assert f" at {decisions}:{altered.count(10, 0, end) + 1}: " in error
 
 
-def test_bid_for_unserved_cell_is_refused(
-    deployment, tmp_path, capsys, monkeypatch
-):
+def test_bid_for_unserved_cell_is_refused(deployment, tmp_path, capsys, monkeypatch):
     target = deployment.layout.target
     file = bids_file(tmp_path / "bids.yaml", {**demo_bid("lost", 3), "cell": "elsewhere"})
     status = run(

@@ -170,9 +170,7 @@ def pass_on(source: socket.socket, sink: socket.socket) -> None:
         sink.shutdown(socket.SHUT_WR)
 
 
-def test_certificate_of_other_host_is_refused(
-    kafka: LocalKafka, elsewhere: str
-) -> None:
+def test_certificate_of_other_host_is_refused(kafka: LocalKafka, elsewhere: str) -> None:
     there = kafka.connection("admin").model_copy(update={"bootstrap_servers": elsewhere})
     with pytest.raises(
         BrokerError, match=r"is for another host \(IP address mismatch.*MILLRACE_KAFKA_VERIFY_HOSTNAME=false"

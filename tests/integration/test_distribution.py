@@ -139,9 +139,7 @@ def test_a_damaged_jar_is_fetched_again(repository: MavenRepository, settings: B
     check_jars(JARS, folder)
 
 
-def test_two_processes_fill_cache_once_after_kill(
-    tmp_path: Path, repository: MavenRepository
-) -> None:
+def test_two_processes_fill_cache_once_after_kill(tmp_path: Path, repository: MavenRepository) -> None:
     cache = tmp_path / "cache"
     repository.answers.clear()
     killed = _fetch(cache, repository)
@@ -212,9 +210,7 @@ def test_unreachable_repository_is_one_line(tmp_path: Path) -> None:
     _left_nothing(settings)
 
 
-def test_slow_repository_is_one_line(
-    repository: MavenRepository, settings: BrokerSettings
-) -> None:
+def test_slow_repository_is_one_line(repository: MavenRepository, settings: BrokerSettings) -> None:
     repository.answers.clear()
     settings = settings.model_copy(update={"broker_download_timeout_s": 1.5})
     assert re.fullmatch(

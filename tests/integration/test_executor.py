@@ -92,9 +92,7 @@ def assert_as_undisturbed(fleet: Executors, base: SharedBase, job: RunOrder, fin
     torch.testing.assert_close(adapter, expected, rtol=1e-3, atol=1e-4)
 
 
-def test_jobs_share_slot_after_invalid_record(
-    fleet: Executors, base: SharedBase
-) -> None:
+def test_jobs_share_slot_after_invalid_record(fleet: Executors, base: SharedBase) -> None:
     fleet.send("n1", b"\x00 no command at all")
     first, second = order("first", 40, work=30), order("second", 40, seed=1)
     unfit = order("unfit", 40, dataset="none.jsonl")
@@ -243,9 +241,7 @@ def run_from_shell(tmp_path: Path, *arguments: str, **environment: str) -> subpr
     )
 
 
-def test_base_with_leaking_sequences_ends_executor(
-    kafka: str, topic_prefix: str, tmp_path: Path
-) -> None:
+def test_base_with_leaking_sequences_ends_executor(kafka: str, topic_prefix: str, tmp_path: Path) -> None:
     (tmp_path / "datasets").mkdir()
     directory = tmp_path / "lfm2"
     small_model("lfm2", Lfm2ForCausalLM, seed=1).save_pretrained(directory)

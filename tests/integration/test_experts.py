@@ -144,9 +144,7 @@ def test_impossible_job_is_refunded_and_next_runs(fleet: Fleet) -> None:
 
 @pytest.mark.drill
 @pytest.mark.parametrize("victim", ["a rank", "an executor"])
-def test_job_resumes_from_checkpoint_after_kills(
-    fleet: Fleet, victim: str
-) -> None:
+def test_job_resumes_from_checkpoint_after_kills(fleet: Fleet, victim: str) -> None:
     job_id = victim.replace(" ", "-")
     fleet.submit(job_id, training_workload(1_600))
     fleet.until(

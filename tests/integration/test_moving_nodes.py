@@ -205,9 +205,7 @@ def test_node_joins_is_lent_returns_and_retires(
 
 
 @pytest.mark.drill
-def test_executor_of_departed_node_stays_stopped(
-    deployment: Deployment, millrace: Millrace
-) -> None:
+def test_executor_of_departed_node_stays_stopped(deployment: Deployment, millrace: Millrace) -> None:
     registration = ("--zone", ZONE, "--gpu-type", "A40", "--tariff", "south")
     for node in (FRESH, "node-elsewhere"):
         millrace("nodes", "register", node, "--cell", CELL, *registration)

@@ -89,9 +89,7 @@ def copied(deployment: Deployment, name: str, change: Callable[[ReadRecord], Rea
 
 
 @pytest.mark.drill
-def test_new_rules_continue_where_old_ones_end(
-    deployment: Deployment, tmp_path: Path
-) -> None:
+def test_new_rules_continue_where_old_ones_end(deployment: Deployment, tmp_path: Path) -> None:
     stop(decided_by_the_first(deployment))
     worker = start(deployment, "both")
     deployment.send(EVENTS[CUT:])

@@ -109,9 +109,7 @@ def test_killed_node_resumes_runs_of_both_runners(fleet: Executors) -> None:
 
 
 @pytest.mark.parametrize("fails_at", [0, 5], ids=["as it is told", "at work"])
-def test_failed_runner_leaves_the_other_running(
-    fleet: Executors, fails_at: int
-) -> None:
+def test_failed_runner_leaves_the_other_running(fleet: Executors, fails_at: int) -> None:
     fleet.await_event(NodeOnline)
     fleet.assign(NODE, order("trained", 10**6, work=10**6))
     fleet.await_that(lambda: samples_of(fleet, "trained") > 40)

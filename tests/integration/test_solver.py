@@ -164,9 +164,7 @@ def test_bids_of_slot_are_admitted_by_solver(deployment: Deployment) -> None:
     [(signal.SIGKILL, -signal.SIGKILL), pytest.param(signal.SIGTERM, 0, marks=pytest.mark.drill)],
     ids=["killed", "stopped"],
 )
-def test_solver_answers_after_restart(
-    deployment: Deployment, number: signal.Signals, status: int
-) -> None:
+def test_solver_answers_after_restart(deployment: Deployment, number: signal.Signals, status: int) -> None:
     solver, solving = caught_solving(deployment)
     solver.send(number)
     assert solver.wait() == status

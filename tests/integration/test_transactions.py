@@ -123,9 +123,7 @@ def test_reader_passes_marker_to_end(kafka: str, topic: str, transaction: Begin)
     assert values(kafka, topic) == [b"1"]
 
 
-def test_reader_reaches_end_behind_aborted_records(
-    kafka: str, topic: str, transaction: Begin
-) -> None:
+def test_reader_reaches_end_behind_aborted_records(kafka: str, topic: str, transaction: Begin) -> None:
     transaction().write(topic, b"1").abort()
     assert values(kafka, topic) == []
 

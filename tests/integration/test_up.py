@@ -20,9 +20,7 @@ from tests.support.processes import is_gone_within
 
 
 @pytest.mark.drill
-def test_up_stops_in_order_and_keeps_data(
-    start_up, tmp_path, monkeypatch, capsys
-):
+def test_up_stops_in_order_and_keeps_data(start_up, tmp_path, monkeypatch, capsys):
     up = start_up()
     up.await_ready()
     assert "cell demo is configured" in up.output

@@ -95,9 +95,7 @@ def test_reading_snapshots_is_not_a_hanging_stream(
     assert not [line for line in worker.output.splitlines() if "ERROR" in line and "snapshots" in line]
 
 
-def test_slow_bids_and_quotes_end_no_worker(
-    kafka: str, topic_prefix: str, tmp_path: Path
-) -> None:
+def test_slow_bids_and_quotes_end_no_worker(kafka: str, topic_prefix: str, tmp_path: Path) -> None:
     shape = MarketShape(gpu_types=4, tariffs=1, nodes=40, slots=1_008, bids_before=0, seed=0)
     tasks = [
         TaskShape((1_119, 1_119, 1_119, 1_119), 1_000_000, 1_008, 8.0, needs_preprocessing=False),
@@ -183,9 +181,7 @@ def copied(deployment: Deployment, name: str, change: Callable[[list[ReadRecord]
 
 
 @pytest.mark.drill
-def test_export_has_each_decision_once_in_order(
-    deployment: Deployment, tmp_path: Path
-) -> None:
+def test_export_has_each_decision_once_in_order(deployment: Deployment, tmp_path: Path) -> None:
     deployment.start_worker()
     deployment.configure("alpha", "beta")
     streams = zip(events.stream(30), events.stream(30, "beta"), strict=True)

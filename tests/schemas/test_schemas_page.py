@@ -20,7 +20,7 @@ def meaning(model: Any) -> str:
     return " ".join(model.__doc__.partition("\n\n")[0].split())
 
 
-def test_the_tables_list_every_type_with_its_topic_and_meaning() -> None:
+def test_tables_list_every_type() -> None:
     events = [
         f"| `{model.TYPE}` | `{topic}` | {meaning(model)} |"
         for topic, models in EVENTS_BY_TOPIC.items()

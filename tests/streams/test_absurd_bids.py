@@ -185,9 +185,7 @@ NODE_SLOTS = {
 @pytest.mark.parametrize("is_free", [False, True], ids=["energy", "free"])
 @pytest.mark.parametrize("is_warm", [False, True], ids=["cold", "warm"])
 @pytest.mark.parametrize("node_slots", NODE_SLOTS.values(), ids=NODE_SLOTS)
-def test_prices_recover_a_slot_after_withdrawal(
-    node_slots, is_warm, is_free
-):
+def test_prices_recover_a_slot_after_withdrawal(node_slots, is_warm, is_free):
     """The rise of the levels is undone. Slots that the absurd bids filled, and gave back, may still be priced
     as full ones are, by what was really sold: at most the guard per unit, which falls from there."""
     fleet, spared = opened(is_warm, is_free).fork(), opened(is_warm, is_free).fork()
@@ -206,9 +204,7 @@ def test_prices_recover_a_slot_after_withdrawal(
 
 @pytest.mark.parametrize("is_free", [False, True], ids=["energy", "free"])
 @pytest.mark.parametrize("node_slots", [1.0, 3.0])
-def test_withdrawn_bids_are_forgotten_despite_changed_room(
-    node_slots, is_free
-):
+def test_withdrawn_bids_are_forgotten_despite_changed_room(node_slots, is_free):
     """On an empty ledger a unit is half of compute and half of memory, and a slot later of what was taken."""
     fleet = Fleet(is_warm=False, is_free=is_free)
     won, _ = fleet.attack(int(node_slots * NODE_SLOT_SAMPLES))

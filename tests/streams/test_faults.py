@@ -199,9 +199,7 @@ def test_every_handler_is_called_by_some_ledger(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["loans", "experts"])
-def test_raising_stage_loses_no_other_event(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_raising_stage_loses_no_other_event(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     unpack = Cell.unpack
 
     def unpack_unnoted(packed: bytes, *book: Any) -> Cell:
@@ -259,9 +257,7 @@ def test_fault_names_event_error_and_place(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     "error", [MemoryError(), OSError(28, "No space left"), ImportError(), KeyboardInterrupt()]
 )
-def test_lack_of_memory_or_disk_is_no_fault(
-    error: BaseException, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lack_of_memory_or_disk_is_no_fault(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench.configured()
     failing(monkeypatch, error)
     with pytest.raises(type(error)):

@@ -168,9 +168,7 @@ def test_an_assignment_begins_anew():
     ),
     heard_every=st.integers(1, 5),
 )
-def test_regularly_reporting_node_is_never_silent(
-    steps: list[tuple[float, str]], heard_every: int
-) -> None:
+def test_regularly_reporting_node_is_never_silent(steps: list[tuple[float, str]], heard_every: int) -> None:
     """Whatever the pauses: what counts between two signs is at most the steps of listening between them."""
     monitor, now_s = LivenessMonitor(0.0), 0.0
     for number, (step_s, what) in zip(itertools.count(), steps, strict=False):

@@ -102,9 +102,7 @@ def test_later_slots_open_at_forecast() -> None:
 
 @settings(max_examples=examples(150), deadline=None)
 @given(COMPETITORS, TASKS, MONEY, st.lists(MONEY, min_size=1, max_size=4), st.floats(0, 8), st.floats(0, 8))
-def test_truth_is_best_under_forecast_prices(
-    competitors, task, value, lies, fast, slow
-) -> None:
+def test_truth_is_best_under_forecast_prices(competitors, task, value, lies, fast, slow) -> None:
     bench = bench_of(market(opening("fast", fast), opening("slow", slow, 0.3), steepness="learned"))
     for number in range(EARLIER_BIDS):
         bench.send(bid(f"earlier{number}", 3.0 + number / 3, work_samples=10, memory_gib=0.25))

@@ -67,9 +67,7 @@ def warm(earlier, idle_slots: int, competitors) -> tuple[Bench, int]:
 @pytest.mark.timeout(1_800)
 @settings(max_examples=examples(10_000), deadline=None)
 @given(EARLIER, IDLE_SLOTS, COMPETITORS, TASKS, MONEY, st.lists(MONEY, min_size=1, max_size=4))
-def test_truth_is_best_cold_or_warm(
-    earlier, idle_slots, competitors, task, value, lies
-):
+def test_truth_is_best_cold_or_warm(earlier, idle_slots, competitors, task, value, lies):
     bench, slot = warm(earlier, idle_slots, competitors)
     check_never_beaten(bench.cell.snapshot(), later(task, slot), value, lies)
 

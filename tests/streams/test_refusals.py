@@ -132,9 +132,7 @@ FORMS = {
 @pytest.mark.parametrize("fill", [",", "[", "\U0001f600"])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("ce_type", USUAL)
-def test_largest_event_of_each_type_enters(
-    ce_type: str, form: str, fill: str
-) -> None:
+def test_largest_event_of_each_type_enters(ce_type: str, form: str, fill: str) -> None:
     payload = largest(MODELS[ce_type].model_json_schema(), fill)
     structured = {"id": "i" * 256, "source": "s" * 256, "time": "t" * 256, "type": ce_type, "data": payload}
 

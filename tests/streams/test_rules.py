@@ -202,9 +202,7 @@ def test_second_stretch_needs_its_start_state() -> None:
 
 @settings(max_examples=examples(100), deadline=None)
 @given(data=st.data(), book=st.sampled_from([FIRST, SECOND]))
-def test_altered_byte_breaks_chain_without_rules(
-    data: st.DataObject, book: RuleBook
-) -> None:
+def test_altered_byte_breaks_chain_without_rules(data: st.DataObject, book: RuleBook) -> None:
     within = [n for n, value in enumerate(LOG.decisions) if (place_of(value) < ADOPTED) == (book is SECOND)]
     place = data.draw(st.sampled_from(within))
     true = LOG.decisions[place]

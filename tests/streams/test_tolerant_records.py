@@ -60,9 +60,7 @@ def test_name_without_utf_8_is_escaped(length: int) -> None:
 
 
 @pytest.mark.parametrize("name", [b"q", b"\xff"], ids=["UTF-8", "not UTF-8"])
-def test_excess_headers_are_counted_unread(
-    name: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_excess_headers_are_counted_unread(name: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     crowded = (b"v", [("q", b"1")] * 500_000)
     data = batch(ORDINARY, crowded, ORDINARY).replace(b"\x02q\x021", b"\x02" + name + b"\x021")
     numbers, decode_varint = [0], tolerant_records.decode_varint

@@ -105,9 +105,7 @@ def test_the_worked_example_of_figure_10_holds():
 
 
 @pytest.mark.parametrize(("payment", "gain_micros"), [("published", UNIT), ("critical", -UNIT)])
-def test_published_payment_rewards_overbidding(
-    payment, gain_micros
-):
+def test_published_payment_rewards_overbidding(payment, gain_micros):
     # Erratum P1: an empty cell asks no resource price, so Eq. 14 charges nothing, while F subtracts the
     # operational cost of 2. A user whose task is worth 1 loses truthfully, and gains by claiming 3.
     policy = AuctionPolicy(

@@ -44,7 +44,7 @@ def test_the_same_seeds_make_the_same_table(tmp_path):
 
 
 @pytest.mark.long
-def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path):
+def test_killed_run_resumes(tmp_path):
     whole = comparison(tmp_path)
     kept, *lost = (tmp_path / "runs").iterdir()
     for path in lost:
@@ -67,7 +67,7 @@ def test_processes_beside_each_other_bring_what_one_brings(tmp_path):
 
 
 @pytest.mark.long
-def test_every_part_runs_and_leaves_its_tables_and_pictures(tmp_path, monkeypatch):
+def test_parts_leave_tables_and_pictures(tmp_path, monkeypatch):
     monkeypatch.setattr("bench.auction.misreports.QUICK_WORLDS", 4)
     seeds = SEEDS[:1]
     scope = AuctionScope(
@@ -114,7 +114,7 @@ def test_every_part_runs_and_leaves_its_tables_and_pictures(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("scope", [quick(0), full(0, Path("nowhere"))])
-def test_settings_of_a_part_have_names_of_their_own(scope):
+def test_settings_of_part_have_distinct_names(scope):
     figures = (*scope.comparisons, scope.small, scope.small_loaded)
     settings = {point.setting for figure in figures for point in figure.points}
     settings |= {scope.high}
@@ -123,7 +123,7 @@ def test_settings_of_a_part_have_names_of_their_own(scope):
     assert scope.high in settings
 
 
-def test_everyday_loads_are_those_of_every_trace_at_hand(tmp_path):
+def test_everyday_loads_include_all_traces(tmp_path):
     here = tmp_path / TRACES["ITP"]
     here.touch()
     mine = tmp_path / "mine.csv"

@@ -37,7 +37,7 @@ def figures_of(rows):
     return {measured.name: measured for measured in everyday(EVERYDAY, rows).measurements}
 
 
-def test_every_contender_has_every_day_and_a_day_before_of_another_kind_only_where_arrivals_are_drawn():
+def test_contenders_have_every_day_and_drawn_alternatives():
     trials = trials_of(EVERYDAY)
     assert len(set(trials)) == len(trials)
     for load in EVERYDAY.loads:
@@ -55,7 +55,7 @@ def test_every_contender_has_every_day_and_a_day_before_of_another_kind_only_whe
         ("default_over_fixed_hindsight_second_day_min_pct", SECOND_DAY, HINDSIGHT_PRICE),
     ],
 )
-def test_the_least_gain_is_of_means_over_days_and_names_its_load(tmp_path, name, ours, rival):
+def test_least_gain_is_of_means_with_load(tmp_path, name, ours, rival):
     changed = {
         # -20 % and +10 %: the worst day, but not the worst mean.
         (LOW, 0, ours): 80,
@@ -69,7 +69,7 @@ def test_the_least_gain_is_of_means_over_days_and_names_its_load(tmp_path, name,
     assert "mine.csv, deviation 1.75, load 4; 2 of the means are below 0" in figure.note
 
 
-def test_gains_at_high_load_and_over_the_tuned_form_are_means_of_the_loads_they_name(tmp_path):
+def test_named_gains_are_means_of_their_loads(tmp_path):
     changed = {
         (HIGH, 0, HINDSIGHT_PRICE): 50,
         (TRACED, 0, HINDSIGHT_PRICE): 200,
@@ -86,7 +86,7 @@ def test_gains_at_high_load_and_over_the_tuned_form_are_means_of_the_loads_they_
     assert (high.runs, tuned.runs) == (4, 4)
 
 
-def test_a_wrong_forecast_costs_what_the_worst_kind_of_day_costs_in_the_mean(tmp_path):
+def test_wrong_forecast_costs_worst_mean(tmp_path):
     after = AFTER["1/4 of the load"]
     changed = {(HIGH, 0, after): 70, (HIGH, 1, after): 110, (LOW, 0, AFTER["4 times the value"]): 95}
     figure = figures_of(rows_of(tmp_path, changed))["wrong_forecast_loss_pct"]
@@ -96,7 +96,7 @@ def test_a_wrong_forecast_costs_what_the_worst_kind_of_day_costs_in_the_mean(tmp
     assert figure.runs == 16
 
 
-def test_the_proven_ratio_is_that_of_the_worst_single_day(tmp_path):
+def test_proven_ratio_is_of_worst_day(tmp_path):
     figure = figures_of(rows_of(tmp_path, ratios={(LOW, 1): 1.3, (TRACED, 0): 1.6}))[
         "default_proven_ratio_worst"
     ]
@@ -106,7 +106,7 @@ def test_the_proven_ratio_is_that_of_the_worst_single_day(tmp_path):
 
 
 @pytest.mark.parametrize("welfare", [0, -50])
-def test_a_day_on_which_a_rival_brings_nothing_is_left_out_and_counted(tmp_path, welfare):
+def test_day_without_rival_welfare_is_counted_out(tmp_path, welfare):
     changed = {(LOW, 0, "eft"): welfare, (LOW, 1, "eft"): 125}
     rows = rows_of(tmp_path, changed)
     figure = figures_of(rows)["default_over_eft_min_pct"]
@@ -116,12 +116,12 @@ def test_a_day_on_which_a_rival_brings_nothing_is_left_out_and_counted(tmp_path,
     assert lines_of(rows)[0]["over_eft_pct"] == pytest.approx(-20)
 
 
-def test_where_a_rival_brings_nothing_on_any_day_there_is_no_gain_to_state(tmp_path):
+def test_rival_without_any_welfare_has_no_gain(tmp_path):
     changed = {(LOW, seed, "titan"): 0 for seed in (0, 1)}
     assert lines_of(rows_of(tmp_path, changed))[0]["over_titan_pct"] is None
 
 
-def test_a_day_without_welfare_of_the_default_is_named_and_not_divided_by(tmp_path):
+def test_day_without_default_welfare_is_named(tmp_path):
     rows = rows_of(tmp_path, {(LOW, 1, DEFAULT): -7, (LOW, 1, "eft"): -5})
     with pytest.raises(
         CommandError, match=r"load 0.2, seed 1: welfare of default is -7 micros and of eft -5"
@@ -142,7 +142,7 @@ def lines_of(rows):
     return [dict(zip(table.columns, line, strict=True)) for line in table.rows]
 
 
-def test_the_table_has_every_rival_at_every_load_losses_too(tmp_path):
+def test_table_has_all_rivals_loads_and_losses(tmp_path):
     changed = {
         (HIGH, seed, name): welfare
         for seed in (0, 1)
@@ -182,7 +182,7 @@ def test_every_contender_has_every_day():
     assert len(set(trials)) == len(trials)
 
 
-def test_the_fourth_day_is_compared_with_the_first_and_with_the_price_in_hindsight(tmp_path):
+def test_fourth_day_is_compared_with_first(tmp_path):
     changed = {
         # -37.5 % and 0: the mean of these, not what the mean welfare of the first days would say.
         (BUSY, 0, DEFAULT): 160,

@@ -30,7 +30,7 @@ def welfare_at(setting, seed, price_micros):
 
 
 @pytest.mark.parametrize("seed", seeds(6))
-def test_on_a_tiny_day_no_price_at_all_brings_more(seed):
+def test_no_price_beats_hindsight_on_tiny_day(seed):
     break_even = break_even_prices(hindsight_of(*draw(CROWDED, seed)))
     assert len(break_even) <= PARTS
     # Between two of these, the same tasks would buy; above the last, nobody.
@@ -41,7 +41,7 @@ def test_on_a_tiny_day_no_price_at_all_brings_more(seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
-def test_where_there_is_room_a_task_buys_at_its_break_even_price_and_not_above(seed):
+def test_task_buys_up_to_break_even_price(seed):
     roomy = replace(TINY, nodes=100)
     break_even = break_even_prices(hindsight_of(*draw(roomy, seed)))
     assert len(break_even) > 5
@@ -56,7 +56,7 @@ break_evens = st.lists(st.integers(1, 10**9), max_size=300).map(sorted)
 
 
 @given(break_evens, st.integers(0, 2**32))
-def test_what_is_found_is_no_worse_than_anything_tried_and_no_price_is_among_it(break_even, salt):
+def test_found_price_beats_all_tried(break_even, salt):
     tried = {}
 
     def welfare(price):
@@ -72,10 +72,10 @@ def test_what_is_found_is_no_worse_than_anything_tried_and_no_price_is_among_it(
 
 
 @given(st.integers(0, 999))
-def test_a_single_peak_is_found_within_two_per_cent_of_the_tasks(peak):
+def test_single_peak_is_found_within_2_percent(peak):
     found = best_price(range(1, 1_001), lambda price: -abs(price - peak))
     assert abs(found - peak) <= 20
 
 
-def test_without_a_task_that_buys_there_is_nothing_to_charge():
+def test_day_without_buyers_has_no_price():
     assert best_price([], lambda price: 0) == 0

@@ -39,7 +39,7 @@ def welfare_of(day):
 @pytest.mark.long
 @pytest.mark.parametrize("policy_of", [learning, eft])
 @pytest.mark.parametrize("seed", seeds(3))
-def test_the_first_day_is_worth_what_it_is_alone_and_the_second_the_rest(policy_of, seed):
+def test_first_day_is_unchanged_before_second(policy_of, seed):
     before, day = (BUSY, 1_000_000 + seed), (BUSY, seed)
     values = simulate_last_day([before], day, policy_of)
     two = draw_days([before], day)
@@ -50,13 +50,13 @@ def test_the_first_day_is_worth_what_it_is_alone_and_the_second_the_rest(policy_
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(3))
-def test_who_remembers_nothing_does_on_the_second_day_what_it_does_on_the_first(seed):
+def test_memoryless_policy_repeats_on_second_day(seed):
     values = simulate_last_day([(BUSY, 1_000_000 + seed)], (BUSY, seed), eft)
     assert values["welfare_micros"] == welfare_of(simulate_day(BUSY, seed, eft))
 
 
 @pytest.mark.long
-def test_who_remembers_the_first_day_does_otherwise_on_the_second_with_the_same_first():
+def test_learning_policy_changes_on_second_day():
     whole_day = replace(TINY, slots=144, arrivals_per_slot=2.0, work_scale=1.0)
     before = (whole_day, 1_000_000)
 
@@ -70,7 +70,7 @@ def test_who_remembers_the_first_day_does_otherwise_on_the_second_with_the_same_
 
 
 @pytest.mark.long
-def test_a_job_that_is_not_over_when_the_second_day_begins_is_named():
+def test_unfinished_job_of_first_day_is_named():
     two = draw_days([(TINY, 7)], (TINY, 3))
     run = simulate(two.cell, two.inputs, eft).run
     with pytest.raises(CommandError, match=r"job task-00.* of an earlier day was not over when the last"):
@@ -80,7 +80,7 @@ def test_a_job_that_is_not_over_when_the_second_day_begins_is_named():
 
 @pytest.mark.long
 @pytest.mark.parametrize("contender", [SECOND_DAY, *AFTER.values()])
-def test_the_default_is_judged_on_the_same_bids_after_any_day(contender):
+def test_default_gets_same_bids_after_any_day(contender):
     values = MEASURES[contender](TINY, 0)
     first_day = simulate_day(TINY, 0, eft).summary.jobs
     before = simulate_day(KINDS_BEFORE[contender](TINY), 1_000_000, eft).summary.jobs
@@ -89,7 +89,7 @@ def test_the_default_is_judged_on_the_same_bids_after_any_day(contender):
 
 
 @pytest.mark.long
-def test_unlike_days_have_four_times_as_much_or_as_little_of_one_thing():
+def test_unlike_days_scale_one_quantity_by_four():
     load = [KINDS_BEFORE[name](TINY).arrivals_per_slot / TINY.arrivals_per_slot for name in AFTER.values()]
     value = [
         KINDS_BEFORE[name](TINY).density.median_units / TINY.density.median_units for name in AFTER.values()

@@ -18,7 +18,7 @@ def result() -> Result:
 
 @HERE
 @pytest.mark.long
-def test_the_truth_is_what_is_known_of_these_curves():
+def test_truth_matches_known_curves():
     roberta, vit = read_backbone(SHARED, "roberta-base"), read_backbone(SHARED, "vit")
     temporal = [m for m in roberta.merges if m.candidate.mode == "temporal"]
     assert len(temporal) == 70
@@ -42,7 +42,7 @@ def test_goals_are_met_on_held_back_pairs(result):
 
 @HERE
 @pytest.mark.long
-def test_the_one_task_that_is_done_with_an_epoch_is_foretold_by_what_a_profile_run_shows(result):
+def test_single_epoch_task_is_forecast_by_profile(result):
     (table,) = (table for table in result.tables if table.name == "iterations")
     rows = {row[1]: row[2:] for row in table.rows}
     assert rows["wnli"] == (0.56338, 1.0, 1)
@@ -59,7 +59,7 @@ def test_forecasts_of_gains_are_better_than_none(result):
 
 @HERE
 @pytest.mark.long
-def test_every_figure_rests_on_something_and_every_table_has_rows(result):
+def test_figures_and_tables_have_data(result):
     for measurement in result.measurements:
         assert measurement.runs >= 17, measurement
         assert measurement.note
@@ -67,7 +67,7 @@ def test_every_figure_rests_on_something_and_every_table_has_rows(result):
         assert all(len(row) == len(table.columns) for row in table.rows)
 
 
-def test_a_loss_that_is_stored_negative_is_estimated_like_an_accuracy(tmp_path):
+def test_negative_loss_is_estimated_like_accuracy(tmp_path):
     """Its targets and gains are probabilities; an earlier form ended with a traceback."""
     write_profiles(tmp_path, _with_a_loss())
     for path in tmp_path.glob("tiny_X1_*"):

@@ -15,7 +15,7 @@ def truth(folder):
     return tasks, known_merges(profiles, tasks)
 
 
-def test_tasks_have_their_own_curve_and_the_epochs_to_their_target(tmp_path):
+def test_tasks_have_own_curve_and_epochs(tmp_path):
     tasks, _ = truth(tmp_path)
     assert list(tasks) == ["blue", "red"]
     red = tasks["red"]
@@ -23,7 +23,7 @@ def test_tasks_have_their_own_curve_and_the_epochs_to_their_target(tmp_path):
     assert tasks["blue"].epochs == 2
 
 
-def test_gains_are_of_the_best_metrics_and_epochs_to_the_target_of_the_job_alone(tmp_path):
+def test_gains_use_best_metric_and_solo_target(tmp_path):
     _, merges = truth(tmp_path)
     found = {(m.candidate.donor, m.candidate.receiver, m.candidate.mode): m for m in merges}
     assert set(found) == {
@@ -48,7 +48,7 @@ def test_gains_are_of_the_best_metrics_and_epochs_to_the_target_of_the_job_alone
         ("tiny@blue,2,16,1e-3,1,0.7", "tiny@blue,2,16,1e-3,9,0.7", "no curve of 'blue'"),
     ],
 )
-def test_a_workload_that_the_curves_do_not_cover_is_refused(tmp_path, old, new, says):
+def test_workload_beyond_curves_is_refused(tmp_path, old, new, says):
     profiles = read_profiles(write_profiles(tmp_path), "tiny", "X1")
     (tmp_path / "workload.csv").write_text(FILES["workload.csv"].replace(old, new))
     with pytest.raises((ValueError, LookupError), match=says):
@@ -66,7 +66,7 @@ def every_merge(tasks: str) -> list[KnownMerge]:
     ]
 
 
-def test_a_merge_is_foretold_from_all_outcomes_but_those_of_its_pair():
+def test_merge_is_forecast_without_its_own_pair():
     merges = every_merge("abcd")
     for asked in merges:
         assert all(seen.tasks != asked.tasks for seen in visible(merges, asked))
@@ -80,7 +80,7 @@ class Recorder:
         return [GainForecast(float(len(outcomes)), 0.5) for _ in asked]
 
 
-def test_each_merge_is_foretold_from_exactly_what_it_may_see():
+def test_merge_forecast_uses_exactly_visible_outcomes():
     merges = every_merge("abcd")
     for merge, told in zip(merges, foretold_gains(merges, Recorder()), strict=True):
         assert told.gain == len(visible(merges, merge))

@@ -37,17 +37,17 @@ def zone_of(folder: Path) -> tuple[QueriedZone, WorkloadJob, WorkloadJob]:
     return QueriedZone(profiles, [red, blue]), red, blue
 
 
-def test_before_anything_has_ended_a_job_is_taken_to_need_all_that_it_may_have(folder: Path) -> None:
+def test_first_job_is_assumed_to_need_everything(folder: Path) -> None:
     zone, red, _ = zone_of(folder)
     assert zone.forecast(red, []) == JobForecast(10.0, 0.5)
 
 
-def test_a_job_that_meets_its_target_with_its_first_epoch_needs_one(folder: Path) -> None:
+def test_target_in_first_epoch_needs_one(folder: Path) -> None:
     zone, red, blue = zone_of(folder)
     assert zone.forecast(replace(red, target=0.5), [blue]) == JobForecast(1.0, 0.5)
 
 
-def test_an_epoch_that_no_profile_run_comes_to_the_end_of_shows_nothing(folder: Path) -> None:
+def test_incomplete_profile_epoch_shows_nothing(folder: Path) -> None:
     longest = 8 * MergingPolicy().profile_iterations
     (folder / "samples.csv").write_text(f"task,samples\nred,{longest}\nblue,200\n")
     zone, red, blue = zone_of(folder)
@@ -57,7 +57,7 @@ def test_an_epoch_that_no_profile_run_comes_to_the_end_of_shows_nothing(folder: 
     assert zone.forecast(replace(red, target=0.5), [blue]) == JobForecast(pytest.approx(2.0, abs=0.02), None)
 
 
-def test_else_jobs_that_have_ended_tell_first_those_of_the_kind(folder: Path) -> None:
+def test_ended_jobs_of_kind_come_first(folder: Path) -> None:
     zone, red, blue = zone_of(folder)
     assert zone.forecast(red, [blue]).epochs == pytest.approx(2.0, abs=0.05)
     assert zone.forecast(red, [blue, red]).epochs == 3.0

@@ -10,7 +10,7 @@ from bench.merging.instances import InstanceShape, synthetic
 from bench.merging.slow_merges import neighbour, random_shape, slow_instances
 
 
-def test_an_instance_is_of_its_shape_and_the_same_each_time():
+def test_instance_has_shape_and_is_repeatable():
     shape = InstanceShape(units=200, gpus=16, kinds=3, density=1.0, seed=7)
     problem = synthetic(shape)
     assert problem == synthetic(shape) != synthetic(replace(shape, seed=8))
@@ -32,7 +32,7 @@ def test_neighbours_differ_in_one_way():
         assert len(changed) == 1 or changed == {"least_ratio", "most_ratio"}
 
 
-def test_the_search_tells_every_instance_that_it_has_tried(monkeypatch):
+def test_search_reports_all_tried_instances(monkeypatch):
     monkeypatch.setattr(slow_merges, "UNITS", 20)
     monkeypatch.setattr(slow_merges, "GPUS", 4)
     found = list(slow_instances(random.Random(2), 12))

@@ -41,12 +41,12 @@ def transfers(**scores: dict[tuple[str, str], float]) -> MeasuredTransfers:
     )
 
 
-def test_each_receiver_gets_the_donor_of_the_largest_score():
+def test_receiver_gets_donor_with_largest_score():
     assert best_donors(RIGHT) == {"a": "b", "b": "a", "c": "b"}
     assert best_donors(WRONG) == {"a": "c", "b": "c", "c": "a"}
 
 
-def test_of_equal_scores_the_first_donor_by_name_is_taken_in_any_order_of_the_pairs():
+def test_equal_scores_choose_first_name():
     assert best_donors(EQUAL) == best_donors(dict(reversed(EQUAL.items()))) == {"a": "b", "b": "a", "c": "a"}
 
 
@@ -57,7 +57,7 @@ def test_donors_that_hurt_count_in_full():
     assert found.hurt_pct == pytest.approx(100 * 2 / 3)
 
 
-def test_a_random_donor_is_the_mean_over_all_donors_of_each_receiver():
+def test_random_donor_is_mean_over_donors():
     choices = donors_by_choice(transfers())
     assert choices["random"] == {"a": ("b", "c"), "b": ("a", "c"), "c": ("a", "b")}
     found = worth(transfers(), choices["random"])
@@ -66,7 +66,7 @@ def test_a_random_donor_is_the_mean_over_all_donors_of_each_receiver():
     assert found.hurt_pct == pytest.approx(100 * 3 / 6)
 
 
-def test_no_choice_of_one_donor_is_better_than_the_best_in_hindsight():
+def test_hindsight_is_best_single_donor():
     seen = transfers(task2vec=RIGHT, task2feat=EQUAL, leep=WRONG)
     worths = {choice: worth(seen, donors).speedup for choice, donors in donors_by_choice(seen).items()}
     assert worths["task2vec"] == worths["best in hindsight"] == max(worths.values())
@@ -110,7 +110,7 @@ def test_leep_alone_needs_a_trained_donor(trained: MeasuredTransfers):
 
 
 @pytest.mark.long
-def test_a_seed_gives_the_same_again_and_another_one_other_tasks(trained: MeasuredTransfers):
+def test_seed_determines_tasks(trained: MeasuredTransfers):
     again, other = measure_transfers(TINY, seed=3), measure_transfers(TINY, seed=4)
     assert (again.alone, again.merged) == (trained.alone, trained.merged)
     for metric in METRICS:
@@ -119,7 +119,7 @@ def test_a_seed_gives_the_same_again_and_another_one_other_tasks(trained: Measur
 
 
 @pytest.mark.long
-def test_the_table_has_what_was_trained_beside_the_published_values(trained: MeasuredTransfers):
+def test_table_has_trained_and_published_values(trained: MeasuredTransfers):
     result = transferability(trained, TINY)
     table_7, pairs = result.tables
     rows = [dict(zip(table_7.columns, row, strict=True)) for row in table_7.rows]

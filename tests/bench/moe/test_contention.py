@@ -10,7 +10,7 @@ from bench.network.links import loopback
 from bench.network.ranks import run_ranks
 
 
-def test_all_to_alls_are_timed_alone_and_beside_the_same_allreduces_on_all_ranks(tmp_path: Path) -> None:
+def test_all_to_alls_are_timed_alone_and_contended(tmp_path: Path) -> None:
     results = run_ranks(measure_contention, loopback(2), tmp_path, size_bytes=2**16, samples=3, seed=1)
 
     first, second = results
@@ -20,7 +20,7 @@ def test_all_to_alls_are_timed_alone_and_beside_the_same_allreduces_on_all_ranks
     assert min(*first["alone_s"], *first["beside_s"]) > 0.0
 
 
-def test_without_root_the_network_is_loopback_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loopback_without_root_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
 
     sampled = sample_contention(2, 2**16, samples=3, seed=0)

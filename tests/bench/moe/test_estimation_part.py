@@ -29,7 +29,7 @@ def test_selections_by_chance_are_not_foretold():
     assert accuracy(Selections(batches[:2], batches[2:]), "balanced", 3).mean() < 0.2
 
 
-def test_hardly_a_passage_is_both_trained_on_and_held_back():
+def test_training_and_held_back_passages_differ():
     text = Text(0)
     assert len(text.trained) > 4 * len(text.held_back) > 1_000_000
     trained = bytes(text.trained.tolist())
@@ -39,7 +39,7 @@ def test_hardly_a_passage_is_both_trained_on_and_held_back():
 
 
 @pytest.mark.long
-def test_a_model_that_is_trained_for_a_moment_knows_something_of_the_text():
+def test_briefly_trained_model_predicts_text():
     torch.set_num_threads(1)
     text = Text(0)
     model = TinyModel(text, 25, 0)

@@ -44,7 +44,7 @@ def run_of(scheme, losses, seconds_each=1.0) -> ModelRun:
     return run
 
 
-def test_the_time_to_a_loss_is_interpolated_between_measurements():
+def test_time_to_loss_is_interpolated():
     run = run_of(TOP_2, [6.0, 5.0, 3.0, 1.0, 2.0])
     assert run.time_to(5.0) == 2.0
     assert run.time_to(4.0) == 2.5
@@ -53,25 +53,25 @@ def test_the_time_to_a_loss_is_interpolated_between_measurements():
     assert (run.reaches(1.0), run.reaches(0.5)) == (True, False)
 
 
-def test_a_scheme_with_cheaper_steps_and_more_of_them_has_the_product_as_its_time():
+def test_time_of_scheme_is_steps_times_duration():
     runs = {TOP_2: run_of(TOP_2, [4.0, 4.0, 4.0, 1.0]), ADAPTIVE: run_of(ADAPTIVE, [4.0] * 4 + [1.0], 0.5)}
     assert time_ratio(runs, TOP_2) == 1.0
     assert time_ratio(runs, ADAPTIVE) == pytest.approx(0.5 * 5 / 4)
 
 
-def test_the_ratio_is_the_mean_over_the_losses_of_the_last_third_of_top_2():
+def test_ratio_averages_last_third_of_top_2():
     top_2, adaptive = [9.0, 8.0, 7.0, 6.0, 4.0, 2.0], [9.0, 9.0, 9.0, 9.0, 4.0, 4.0, 4.0, 4.0, 2.0]
     runs = {TOP_2: run_of(TOP_2, top_2), ADAPTIVE: run_of(ADAPTIVE, adaptive)}
     assert steps_ratio(runs, ADAPTIVE) == pytest.approx((5 / 5 + 9 / 6) / 2)
 
 
-def test_a_scheme_that_never_reaches_the_loss_has_no_time():
+def test_scheme_above_loss_has_no_time():
     runs = {TOP_2: run_of(TOP_2, [4.0, 3.0]), TOP_1: run_of(TOP_1, [4.0, 4.0, 4.0])}
     assert math.isnan(time_ratio(runs, TOP_1))
 
 
 @pytest.mark.parametrize("make", [sentiment, generation])
-def test_tasks_are_the_same_for_a_seed_and_split_into_training_and_held_out_samples(make):
+def test_seed_determines_tasks_and_split(make):
     folder = (NOWHERE,) if make is sentiment else ()
     task, again, other = (make(SIZE, 60, 8, *folder, seed) for seed in (1, 1, 2))
     assert (len(task.training), len(task.held_out)) == (54, 6)
@@ -89,7 +89,7 @@ def test_text_is_english_that_python_brings_itself():
     assert len(reference()) > 300_000
 
 
-def test_a_training_of_a_seed_is_the_same_again():
+def test_seed_determines_training():
     task = generation(SIZE, 60, 8, 1)
     losses = []
     for _ in range(2):
@@ -111,7 +111,7 @@ def test_schemes_compute_what_they_are_named_for():
     assert runs[TOP_2].steps == [2, 4, 6, 8]
 
 
-def test_flops_of_top_2_are_a_feed_forward_network_more_per_layer():
+def test_top_2_adds_one_network_of_flops():
     one, two = (SIZE.flops_per_token(SIZE.vocabulary, experts) for experts in (1, 2))
     assert two - one == SIZE.layers * 2 * 2 * SIZE.hidden * 4 * SIZE.hidden
 

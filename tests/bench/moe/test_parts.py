@@ -16,7 +16,7 @@ def test_every_figure_names_a_part_that_there_is():
     assert {aim.part for aim in goals("moe").values()} == {part.title for part in SUITE.parts}
 
 
-def test_every_goal_lies_where_its_figure_is_expected_to_be():
+def test_goals_lie_in_expected_ranges():
     for name, aim in goals("moe").items():
         assert aim.full.expected is not None, name
         low, high = aim.full.expected
@@ -24,9 +24,7 @@ def test_every_goal_lies_where_its_figure_is_expected_to_be():
         assert all(low <= bound <= high for bound in aims), name
 
 
-def test_without_rate_limited_links_figures_of_the_network_are_others_that_have_no_goal(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_loopback_network_figures_have_no_goal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def refuse(world: int, megabits_per_s: float) -> None:
         raise NoLinksError(f"no {world} links of {megabits_per_s} Mbit/s")
 

@@ -19,7 +19,7 @@ def quotes_of(inputs):
     return [(timed.time_s, timed.event) for timed in inputs if isinstance(timed.event, VendorQuoted)]
 
 
-def test_the_first_day_is_as_it_is_alone_under_other_ids():
+def test_first_day_is_unchanged_under_other_ids():
     two = draw_days([(SMALL, 7)], (SMALL, 3))
     _, alone = draw(SMALL, 7)
     first = [bid for bid in bids_of(two.inputs) if bid[1].job_id in two.earlier_job_ids]
@@ -32,7 +32,7 @@ def test_the_first_day_is_as_it_is_alone_under_other_ids():
     assert quotes_of(two.inputs)[: len(alone.quotes)] == [(0.0, quote) for quote in alone.quotes]
 
 
-def test_the_second_day_is_as_it_is_alone_a_day_later():
+def test_second_day_is_shifted_by_one_day():
     two = draw_days([(SMALL, 7)], (SMALL, 3))
     cell, alone = draw(SMALL, 3)
     second = [bid for bid in bids_of(two.inputs) if bid[1].job_id not in two.earlier_job_ids]
@@ -50,7 +50,7 @@ def test_ids_of_both_days_are_distinct():
     assert len(set(ids)) == len(ids) == 2 * len(two.earlier_job_ids)
 
 
-def test_nothing_of_a_first_day_is_due_after_it():
+def test_nothing_of_first_day_is_due_later():
     for setting in (SMALL, WHOLE_DAY):
         two = draw_days([(setting, 7)], (setting, 3))
         for time_s, bid in bids_of(two.inputs):
@@ -58,7 +58,7 @@ def test_nothing_of_a_first_day_is_due_after_it():
             assert begin_s <= time_s < Task.of(bid).deadline_s <= begin_s + DAY_S
 
 
-def test_a_first_day_of_another_kind_changes_no_bid_of_the_second():
+def test_other_first_day_changes_no_second_bid():
     busier = replace(SMALL, arrivals_per_slot=16.0, density=replace(SMALL.density, median_units=40.0))
     second_days = []
     for before in (SMALL, busier):

@@ -20,7 +20,7 @@ def test_the_code_of_the_page_runs() -> None:
     assert [tuple(ratios.shape) for ratios in names["doubles"]] == [(2,), (2,)]  # type: ignore[attr-defined]
 
 
-def test_the_page_names_all_schemes_and_modules_that_there_are() -> None:
+def test_page_names_all_schemes_and_modules() -> None:
     named = {
         name
         for row in re.findall(r"^\| (`.*?) \|", PAGE, re.MULTILINE)

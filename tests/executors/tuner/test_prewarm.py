@@ -63,7 +63,7 @@ def test_a_loader_that_nobody_takes_is_given_up(loaders: PreparedLoaders, clock:
     assert loaders.drop_expired() == 0
 
 
-def test_what_was_missing_when_it_was_prepared_may_have_come_since(
+def test_missing_file_may_appear_after_preparation(
     loaders: PreparedLoaders, tuner_settings: TunerSettings
 ) -> None:
     late = workload(dataset="late.jsonl")
@@ -108,7 +108,7 @@ def test_what_was_checked_ahead_is_not_read_again(tuner_settings: TunerSettings,
     assert not list((tmp_path / "indices").iterdir())
 
 
-def test_an_index_is_of_one_file_as_it_was(tuner_settings: TunerSettings, tmp_path: Path) -> None:
+def test_index_belongs_to_one_version_of_file(tuner_settings: TunerSettings, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
     write_dataset(folder / "d.jsonl", records=9)

@@ -466,9 +466,7 @@ def test_offers_keep_headroom_and_reclaims_fit_loans(
     servers=st.integers(1, 40),
     notice_s=st.floats(1.0, 2_000.0),
 )
-def test_constant_load_reclaims_nothing(
-    before, load, servers, notice_s
-):
+def test_constant_load_reclaims_nothing(before, load, servers, notice_s):
     house = House(servers, notice_s=notice_s)
     house.live(*before)
     house.live(*[load] * 12)

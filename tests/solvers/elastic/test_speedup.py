@@ -31,16 +31,16 @@ def curves(draw: st.DrawFn) -> tuple[float, ...]:
 
 
 @given(curves())
-def test_a_curve_starts_at_one_worker_and_never_falls(curve: tuple[float, ...]) -> None:
+def test_curve_starts_at_one_and_never_falls(curve: tuple[float, ...]) -> None:
     assert curve[:2] == (0.0, 1.0)
     assert all(fewer <= more for fewer, more in itertools.pairwise(curve))
 
 
-def test_each_worker_beyond_the_base_demand_loses_a_fifth() -> None:
+def test_worker_beyond_base_loses_a_fifth() -> None:
     assert imperfect_speedup(2, 5) == pytest.approx((0.0, 1.0, 2.0, 2.8, 3.6, 4.4))
 
 
-def test_with_twice_the_base_demand_imperfect_scaling_costs_a_ninth_more_time() -> None:
+def test_imperfect_scaling_costs_a_ninth_at_double() -> None:
     # Section 3.7.2 has 10.54 % more in the Ideal scenario, where all jobs scale to twice their base demand.
     assert linear_speedup(16)[16] / imperfect_speedup(8, 16)[16] == pytest.approx(10 / 9)
 
@@ -75,7 +75,7 @@ def test_goodput_by_hand() -> None:
     assert MODEL.goodput(4, 400) == pytest.approx(400 / 18**0.5 * 400 / 700)
 
 
-def test_with_more_gpus_the_best_batch_is_larger_up_to_its_bound() -> None:
+def test_best_batch_grows_with_gpus_to_bound() -> None:
     best = [MODEL.best_batch_samples(gpus) for gpus in (1, 2, 4, 8, 64, 512)]
     assert best == sorted(best)
     assert (best[0], best[-1]) == (100, 1_000)
@@ -88,7 +88,7 @@ def test_no_batch_is_better_than_the_best(family: GoodputModel, gpus: int, multi
 
 
 @every_family
-def test_tuning_gains_from_scaling_what_a_fixed_batch_does_not(family: GoodputModel) -> None:
+def test_tuned_batch_gains_from_scaling(family: GoodputModel) -> None:
     fixed, tuned = fixed_batch_speedup(family, 4, 64, 1), tuned_speedup(family, 64, 1)
     assert tuned[64] / tuned[4] >= fixed[64] / fixed[4]
 

@@ -6,18 +6,18 @@ import pytest
 from solvers.experts.placement import Cluster, Demand, Placement
 
 
-def test_a_popularity_is_counted_in_whole_parts_that_add_up_to_the_batch():
+def test_popularity_parts_sum_to_batch():
     demand = Demand.of_popularity(np.array([0.5, 0.25, 0.0]))
     assert demand.loads.tolist() == [2**31, 2**30, 0]
     assert demand.total == 2**32
     assert demand.popularity.tolist() == [0.5, 0.25, 0.0]
 
 
-def test_what_is_not_known_of_a_demand_is_spread_evenly():
+def test_unknown_demand_is_spread_evenly():
     assert Demand(np.array([5, 0, 0]), 10).filled().loads.tolist() == [7, 2, 1 + 0]
 
 
-def test_of_a_batch_of_nothing_all_experts_count_the_same():
+def test_empty_batch_counts_all_alike():
     assert Demand(np.array([0, 0]), 0).filled().loads.tolist() == [1, 1]
 
 
@@ -26,7 +26,7 @@ def test_ranks_demand_together_what_each_does():
     assert (together.loads.tolist(), together.total) == ([4, 2], 7)
 
 
-def test_the_most_popular_experts_come_first_and_those_without_tokens_not_at_all():
+def test_popular_experts_precede_and_unused_are_absent():
     demand = Demand.of_counts(np.array([3, 0, 9, 3]))
     assert demand.top(2) == (2, 0)
     assert demand.top(9) == (2, 0, 3)
@@ -69,7 +69,7 @@ def test_more_experts_than_fit_are_refused():
         Cluster(2).check(9)
 
 
-def test_a_placement_tells_its_replicas_and_what_each_device_is_to_get():
+def test_placement_has_replicas_and_device_loads():
     placement = Placement.of_parts(np.array([[3, -1, 2], [1, 5, -1]]), 4)
     assert placement.lists() == [[0, 2], [0, 1]]
     assert placement.replicas().tolist() == [2, 1, 1]
@@ -77,7 +77,7 @@ def test_a_placement_tells_its_replicas_and_what_each_device_is_to_get():
     assert placement.planned_loads(Demand.of_counts(np.array([8, 1, 2]))).tolist() == [8.0, 3.0]
 
 
-def test_a_placement_comes_back_from_json_as_it_was():
+def test_placement_survives_json():
     placement = Placement.of_parts(np.array([[3, -1, 2], [1, 5, -1]]), 4)
     again = Placement.from_json(placement.to_json())
     assert again.to_json() == placement.to_json()

@@ -30,7 +30,7 @@ def time_of(is_revised=False, is_checked=False, hidden_s=100.0, swapped=(1, 0)):
     return layer_time(COSTS, came, SENT, np.array(swapped), is_checked=is_checked, hidden_s=hidden_s)
 
 
-def test_the_busiest_link_decides_how_long_an_all_to_all_takes():
+def test_busiest_link_times_all_to_all():
     # Expert 0's ten tokens are on device 0, the six of expert 1 on device 1: 6 go to device 0 and 4 from it.
     assert SPLIT.tolist() == [[10, 0], [6, 0]]
     assert all_to_all_s(COSTS, SENT) == 0.5 + 600 / 1_000
@@ -40,23 +40,23 @@ def test_what_stays_on_its_device_costs_no_transfer():
     assert all_to_all_s(COSTS, np.diag([5, 5])) == 0.5
 
 
-def test_experts_take_as_long_as_on_the_device_with_most_to_do():
+def test_busiest_device_times_experts():
     assert time_of().experts_s == 2.0 + 10 * 0.25
     assert time_of().total_s == 0.125 + 2 * 1.1 + 4.5
 
 
-def test_planning_and_swaps_are_hidden_behind_the_layer_before_as_far_as_it_lasts():
+def test_planning_hides_behind_previous_layer():
     assert (time_of(hidden_s=7).scheduling_s, time_of(hidden_s=7).swap_s) == (0, 0)
     assert (time_of(hidden_s=5).scheduling_s, time_of(hidden_s=5).swap_s) == (0, 2)
     assert (time_of(hidden_s=1).scheduling_s, time_of(hidden_s=1).swap_s) == (3, 3)
 
 
-def test_a_placement_that_is_made_after_the_gate_hides_nothing():
+def test_placement_after_gate_hides_nothing():
     late = time_of(is_revised=True, is_checked=True)
     assert (late.scheduling_s, late.swap_s) == (5, 3)
 
 
-def test_a_placement_that_is_checked_and_kept_costs_the_check():
+def test_kept_placement_costs_its_check():
     assert time_of(is_checked=True).scheduling_s == 1
 
 

@@ -21,7 +21,7 @@ def test_a_target_that_is_met_already_is_met():
     assert epochs_to_target(job("red", 0.8, 10, 0.7, 0.8, 0.75), []) == (2, "met")
 
 
-def test_an_earlier_job_of_the_task_tells_when_its_curve_came_to_this_target():
+def test_same_target_of_task_gives_time():
     earlier = job("red", 0.9, 10, 0.5, 0.7, 0.79, 0.85, 0.91)
     assert epochs_to_target(job(target=0.8), [earlier]) == (4, "same_setting")
     assert epochs_to_target(job(target=0.7), [earlier]) == (2, "same_setting")
@@ -33,7 +33,7 @@ def test_several_earlier_jobs_tell_their_median():
     assert epochs_to_target(job(target=0.8), earlier).epochs == 4
 
 
-def test_in_another_setting_a_job_of_the_task_tells_the_share_that_it_needed_for_its_own_target():
+def test_other_setting_gives_share_for_own_target():
     earlier = job("red", 0.9, 20, *[0.5] * 11, 0.91, setting="slow")
     blue = job("blue", 0.9, 10, 0.95)
     assert epochs_to_target(job(target=0.5), [blue, earlier]) == (6, "same_task")
@@ -41,7 +41,7 @@ def test_in_another_setting_a_job_of_the_task_tells_the_share_that_it_needed_for
     assert epochs_to_target(job(), [blue, earlier, usual]) == (2, "same_setting")
 
 
-def test_other_tasks_tell_the_usual_share_of_the_allowed_epochs_each_task_once():
+def test_other_tasks_give_usual_share_once_each():
     blue = [job("blue", 0.8, 10, 0.5, 0.8)] * 50
     grey = job("grey", 0.6, 20, *[0.5] * 15, 0.6)
     never = job("pale", 0.9, 5, 0.1, 0.2)
@@ -54,7 +54,7 @@ def test_without_any_finished_job_it_is_the_limit():
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.floats(0, 1), max_size=6), st.lists(st.lists(st.floats(0, 1), max_size=12), max_size=4))
-def test_never_beyond_the_limit_nor_before_what_was_seen(own, others):
+def test_estimate_stays_between_seen_and_limit(own, others):
     asked = job("red", 0.9, 10, *own)
     finished = [job("red" if n % 2 else "blue", 0.5, 12, *curve) for n, curve in enumerate(others)]
     found = epochs_to_target(asked, finished)

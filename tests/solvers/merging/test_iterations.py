@@ -42,14 +42,14 @@ def test_bisection_finds_what_linear_search_finds(curve, gain, most):
 
 @settings(max_examples=examples(200), deadline=None)
 @given(CURVES, GAINS, st.integers(1, 1_000))
-def test_the_fall_is_the_difference_of_the_transferred_losses(curve, gain, k):
+def test_fall_is_difference_of_transferred_losses(curve, gain, k):
     difference = (curve.loss(k) - curve.loss(k + 1)) / (1 + gain)
     assert fall(curve, k, gain) == pytest.approx(difference, rel=1e-6, abs=1e-14)
 
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.tuples(CURVES, GAINS, st.integers(1, 100_000)), min_size=1, max_size=8))
-def test_many_at_once_are_the_same_as_one_at_a_time(jobs):
+def test_batch_result_equals_single_ones(jobs):
     found = all_iterations_to_converge(
         [(c.quadratic, c.linear, c.constant, c.floor) for c, _, _ in jobs],
         [most for _, _, most in jobs],
@@ -71,7 +71,7 @@ def test_all_pairs_are_one_call():
             assert found[donor, receiver] == one
 
 
-def test_erratum_y4_the_first_step_that_falls_by_a_thousandth_or_less():
+def test_erratum_y4_first_small_fall_counts():
     # L(k) = 1/k falls by 1/(k (k + 1)): 1/(31 * 32) > 0.001 >= 1/(32 * 33).
     assert iterations_to_converge(LossCurve(0, 1, 0, 0), 10_000) == 32
 
@@ -82,7 +82,7 @@ def test_a_higher_gain_never_needs_more_iterations(curve, gain, more):
     assert iterations_to_converge(curve, 10_000, gain + more) <= iterations_to_converge(curve, 10_000, gain)
 
 
-def test_a_curve_need_not_be_convex_at_its_start():
+def test_curve_may_start_concave():
     # Its falls rise until k = 33 and then shrink: the first is small, though the loss still falls.
     shoulder = LossCurve(1e-3, 0.0, 3.0, 0.0)
     falls = [fall(shoulder, k) for k in range(1, 100)]
@@ -96,7 +96,7 @@ def test_a_curve_need_not_be_convex_at_its_start():
     st.tuples(st.integers(1, 4_096), st.integers(1, 4_096)),
     st.tuples(st.integers(1, 10**7), st.integers(1, 10**7)),
 )
-def test_erratum_y3_spatial_iterations_are_eq_4_rounded_up(iterations, batches, samples):
+def test_erratum_y3_rounds_spatial_iterations_up(iterations, batches, samples):
     (k_a, k_b), (m_a, m_b), (d_a, d_b) = iterations, batches, samples
     epochs = max(Fraction(k_a * m_a, d_a), Fraction(k_b * m_b, d_b))
     exact = math.ceil(epochs * (d_a + d_b) / (m_a + m_b))
@@ -106,7 +106,7 @@ def test_erratum_y3_spatial_iterations_are_eq_4_rounded_up(iterations, batches, 
     )
 
 
-def test_equal_jobs_side_by_side_need_as_many_steps_of_twice_the_size():
+def test_equal_spatial_jobs_need_equal_steps():
     assert spatial_iterations((100, 100), (8, 8), (999, 999)) == 100
 
 
@@ -120,7 +120,7 @@ def test_spatial_pairs_at_once():
     ]
 
 
-def test_epochs_end_with_a_step_that_may_be_partly_full():
+def test_epoch_ends_with_partial_step():
     assert iterations_of_epochs(3, 64, 100) == 6
     assert iterations_of_epochs(0.5, 64, 100) == 1
     assert iterations_of_epochs(0, 64, 100) == 1

@@ -28,7 +28,7 @@ def test_task2vec_prefers_donors_that_are_far_from_trivial():
 
 @settings(max_examples=examples(200), deadline=None)
 @given(FISHER, FISHER)
-def test_without_alpha_task2vec_is_symmetric_and_highest_for_a_task_itself(one, other):
+def test_task2vec_without_alpha_is_symmetric(one, other):
     scorer = Task2Vec(alpha=0)
     assert scorer.score(one, other) == scorer.score(other, one)
     assert scorer.score(one, other) <= scorer.score(one, one) + 1e-12
@@ -37,13 +37,13 @@ def test_without_alpha_task2vec_is_symmetric_and_highest_for_a_task_itself(one, 
 
 @settings(max_examples=examples(200), deadline=None)
 @given(FISHER, FISHER)
-def test_the_spatial_score_is_the_average_of_both_directions(one, other):
+def test_spatial_score_averages_both_directions(one, other):
     scorer = Task2Vec()
     average = (scorer.score(one, other) + scorer.score(other, one)) / 2
     assert spatial_score(scorer, one, other) == spatial_score(scorer, other, one) == average
 
 
-def test_directions_in_which_neither_task_has_information_do_not_count():
+def test_uninformed_directions_do_not_count():
     assert Task2Vec(alpha=0).score((1, 2, 0), (3, 2, 0)) == Task2Vec(alpha=0).score((1, 2), (3, 2))
     assert Task2Vec(alpha=0).score((0, 0), (0, 0)) == -1
     assert Task2Vec(alpha=0).score((1, 0), (0, 1)) == -1
@@ -86,7 +86,7 @@ def test_leep_by_hand():
     assert leep([[0.9, 0.1], [0.3, 0.7]], [0, 1]) == pytest.approx(expected)
 
 
-def test_leep_is_higher_the_more_the_classes_of_a_tell():
+def test_leep_rises_with_predictive_classes():
     random = np.random.default_rng(3)
     labels = random.integers(0, 3, 500)
     scores = []

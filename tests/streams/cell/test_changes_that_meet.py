@@ -174,7 +174,7 @@ class CooledZone(AuctionZone):
             super().take(event)
 
 
-def test_nodes_known_to_policy_reach_zones():
+def test_events_of_policy_about_nodes_reach_zones():
     fleet = INPUTS["fleet"]
     auction = KINDS["auction"]
     cooled = replace(

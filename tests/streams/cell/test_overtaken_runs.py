@@ -92,9 +92,7 @@ def test_hanging_run_is_awaited_for_32_slots(bench):
     ],
 )
 @pytest.mark.parametrize("at_slot", [3, 4, 20])
-def test_job_without_awaited_report_ends_next_slot(
-    bench, news: Callable[[str], Event], at_slot: int
-):
+def test_job_without_awaited_report_ends_next_slot(bench, news: Callable[[str], Event], at_slot: int):
     nodes = overtaken(bench)
     for slot in range(LAST_SLOT + 1, at_slot + 1):
         assert ends_of(bench.send(tick(slot))) == []

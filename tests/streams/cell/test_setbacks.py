@@ -65,9 +65,7 @@ def test_restored_cell_keeps_waiting_jobs(bench: Bench) -> None:
     assert restored.cell.packed() == bench.cell.packed()
 
 
-def test_waiting_job_loses_past_slots(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_job_loses_past_slots(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replanning, "REPLAN_STEPS_PER_EVENT", 1)
     assert replanned(bench.send(silent("a1"))) == ["j1"]
     outcomes = bench.send(tick(1))
@@ -90,9 +88,7 @@ def test_a_job_may_be_withdrawn_while_it_waits(bench: Bench) -> None:
     assert replanned(bench.send(tick(0.1))) == ["j4"]
 
 
-def test_jobs_after_clock_gap_are_replanned_gradually(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_after_clock_gap_are_replanned_gradually(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replanning, "REPLAN_STEPS_PER_EVENT", 1)
     assert replanned(bench.send(tick(3))) == ["j1"]
     assert replanned(bench.send(tick(3.1))) == ["j3"]

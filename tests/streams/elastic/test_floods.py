@@ -137,9 +137,7 @@ def test_four_users_have_turns_at_a_time():
 
 @pytest.mark.parametrize(("workers", "size"), [(2, 4), (1, 4), (8, 1)])
 @pytest.mark.parametrize(("declared_s", "real_s"), [(60, 180), (60, 7_200), (600, 1_500)])
-def test_overlong_jobs_delay_but_keep_turn(
-    workers, size, declared_s, real_s
-):
+def test_overlong_jobs_delay_but_keep_turn(workers, size, declared_s, real_s):
     flood = Flood(zone_of(), gpus=1, declared_s=declared_s, real_s=real_s)
     for _ in range(5):
         flood.round()

@@ -216,9 +216,7 @@ def test_features_of_other_length_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("before", "best", "gain"), [(1.0, 1e-18, -0.999), (TINY, 1.0, 999.0)])
-def test_gain_is_bounded(
-    before: float, best: float, gain: float
-) -> None:
+def test_gain_is_bounded(before: float, best: float, gain: float) -> None:
     script = Script()
     script.ready("alone")
     script.plan(share("alone"))

@@ -85,7 +85,7 @@ FORGED = st.tuples(
 
 
 @given(st.lists(st.lists(FORGED, max_size=2), min_size=1, max_size=5))
-def test_whatever_was_forged_the_third_true_slot_after_it_is_obeyed(forged: list[list[Any]]) -> None:
+def test_third_true_slot_after_forgery_is_obeyed(forged: list[list[Any]]) -> None:
     """A cell of slots of ten seconds; before some of them somebody else writes up to two commands."""
     node, slot = Obedient(), 100
     for commands in forged:

@@ -45,9 +45,7 @@ def test_no_run_begins_that_could_not_be_checkpointed(bench, disk: SmallDisk) ->
     assert runner.over == {"a", "b"}
 
 
-def test_a_run_whose_checkpoint_is_refused_is_not_failed_but_left_where_it_was(
-    bench, disk: SmallDisk
-) -> None:
+def test_run_with_refused_checkpoint_keeps_its_place(bench, disk: SmallDisk) -> None:
     shop = workshop(bench)
     runner = bench.runner(assignment(order("j", 100), order("other", 100, seed=1)), shop)
     while not bench.kept("j"):
@@ -75,7 +73,7 @@ def test_a_run_whose_checkpoint_is_refused_is_not_failed_but_left_where_it_was(
     )
 
 
-def test_what_still_can_be_checkpointed_is_before_the_node_leaves(bench, disk: SmallDisk) -> None:
+def test_possible_checkpoints_precede_offline(bench, disk: SmallDisk) -> None:
     runner = bench.runner(assignment(order("j", 100)), workshop(bench))
     for _ in range(2):
         runner.advance()
@@ -87,7 +85,7 @@ def test_what_still_can_be_checkpointed_is_before_the_node_leaves(bench, disk: S
     assert bench.saved("j").samples_done == 8
 
 
-def test_a_run_alone_is_failed_where_only_its_own_files_are_refused(bench, disk: SmallDisk) -> None:
+def test_run_fails_alone_if_only_its_files_fail(bench, disk: SmallDisk) -> None:
     (disk.folder / "j").write_text("in the way")
 
     bench.carry_out(assignment(order("j", 100), order("good", 24, seed=1)), workshop(bench))

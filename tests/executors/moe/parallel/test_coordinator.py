@@ -31,7 +31,7 @@ def heard(wire: Wire) -> list[object]:
 @pytest.mark.parametrize(
     "line", [b"17", b"hello", b'["join", 3, 0, ""]', b'["join", "guessed", 0, ""]', b'["go"]']
 )
-def test_whoever_else_has_found_the_port_is_sent_away(coordinator: Coordinator, line: bytes) -> None:
+def test_stranger_on_port_is_rejected(coordinator: Coordinator, line: bytes) -> None:
     with socket.create_connection(coordinator.address) as stranger:
         stranger.sendall(line + b"\n")
         stranger.settimeout(_WAIT_S)

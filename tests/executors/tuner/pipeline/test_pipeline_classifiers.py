@@ -80,7 +80,7 @@ def test_a_pipeline_trains_what_a_process_alone_does(node: Fleet, family: str, t
 
 
 @pytest.mark.long
-def test_a_job_that_was_preempted_comes_to_the_same(node: Fleet, family: str) -> None:
+def test_preempted_job_gives_same_result(node: Fleet, family: str) -> None:
     node.assign(job("whole", family, iterations=60), members=_FOUR)
     node.until_over("whole/1")
     node.assign(job("b", family, iterations=60), members=_FOUR)
@@ -97,7 +97,7 @@ def test_a_job_that_was_preempted_comes_to_the_same(node: Fleet, family: str) ->
 
 
 @pytest.mark.long
-def test_a_profile_run_shows_what_one_on_a_worker_alone_does(node: Fleet, family: str) -> None:
+def test_pipeline_profile_matches_single_worker(node: Fleet, family: str) -> None:
     node.tell(profile_of("n1", job("p", family), gpus=4))
     node.tell(profile_of("n1", job("q", family, pipeline=False)))
     node.until_over("p/1", "q/1")
@@ -107,7 +107,7 @@ def test_a_profile_run_shows_what_one_on_a_worker_alone_does(node: Fleet, family
 
 
 @pytest.mark.long
-def test_a_classifier_is_not_built_from_its_configuration_alone(tmp_path: Path) -> None:
+def test_classifier_needs_more_than_its_configuration(tmp_path: Path) -> None:
     directory = write_classifier(tmp_path, "llama")
     with pytest.raises(BaseModelError, match="cannot be built without its parameters"):
         load_structure(directory, torch.device("cpu"))

@@ -27,7 +27,7 @@ def test_a_structure_has_all_shapes_and_no_parameter(deep_directory: Path) -> No
     assert list(structure.base.sites) == list(whole.sites)
 
 
-def test_the_stages_one_after_another_are_the_whole_model(deep_directory: Path) -> None:
+def test_stages_together_are_whole_model(deep_directory: Path) -> None:
     structure, whole = load_structure(deep_directory, CPU), load_base(deep_directory).model
     model, family = structure.base.model, structure.family
     weights = StageWeights(structure, cut(parameter_costs(structure), 4), CPU)
@@ -52,7 +52,7 @@ def test_the_stages_one_after_another_are_the_whole_model(deep_directory: Path) 
     assert torch.equal(hidden, expected)
 
 
-def test_tied_parameters_of_two_held_stages_are_there_once(deep_directory: Path) -> None:
+def test_tied_parameters_of_stages_are_shared(deep_directory: Path) -> None:
     structure = load_structure(deep_directory, CPU)
     weights = StageWeights(structure, cut(parameter_costs(structure), 4), CPU)
     assert weights.size_bytes({0, 3}) == weights.size_bytes({0}) + weights.size_bytes({3}) - 4 * 320 * 32
@@ -73,7 +73,7 @@ def test_the_head_counts_with_the_last_layer(deep_directory: Path) -> None:
     assert costs == [layer] * 4 + [layer + 320 * 32]
 
 
-def test_measured_costs_are_of_each_layer_and_leave_nothing_placed(deep_directory: Path) -> None:
+def test_measured_costs_place_nothing(deep_directory: Path) -> None:
     structure = load_structure(deep_directory, CPU)
     costs = measured_costs(structure, CPU, sequences=2, tokens=16, rounds=3)
     assert len(costs) == 5
@@ -107,9 +107,7 @@ def directory(llama_directory: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("harm", "error"), (FAULTS | CONFIGURATIONS).values(), ids=(FAULTS | CONFIGURATIONS).keys()
 )
-def test_an_unfit_model_is_refused_as_if_it_were_loaded_whole(
-    directory: Path, harm: Harm, error: str
-) -> None:
+def test_unfit_model_is_refused_like_whole_one(directory: Path, harm: Harm, error: str) -> None:
     harm(directory)
     with pytest.raises(BaseModelError, match=f"^{directory}: {error}"):
         load_structure(directory, CPU)
@@ -138,7 +136,7 @@ def test_tied_parameters_are_read_by_either_name(directory: Path) -> None:
     assert load_base(directory).layers == 2
 
 
-def test_files_beside_those_of_the_model_are_not_read(directory: Path) -> None:
+def test_other_files_of_folder_are_not_read(directory: Path) -> None:
     tensors = load_file(directory / "model.safetensors")
     others = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
     save_file(others, directory / "other.safetensors", {"format": "pt"})
@@ -156,7 +154,7 @@ def test_a_family_that_cannot_be_cut_is_refused(deep_directory: Path, tmp_path: 
         load_structure(directory, CPU)
 
 
-def test_a_folder_without_a_model_or_with_pickled_weights_is_refused(tmp_path: Path) -> None:
+def test_folder_without_safe_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BaseModelError, match=r"config\.json is missing"):
         load_structure(tmp_path, CPU)
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')

@@ -18,7 +18,7 @@ OLD = [
 ]
 
 
-def test_a_reverse_task_that_begins_before_the_old_one_ends_has_a_negative_gap() -> None:
+def test_early_reverse_task_has_negative_gap() -> None:
     new = [
         *spans(1, "b", ("load", 23.0, 23.5), ("forward", 23.5, 24.5), ("backward", 28.0, 29.0)),
         *spans(0, "b", ("load", 25.0, 25.5), ("forward", 25.5, 26.5), ("backward", 26.5, 28.0)),
