@@ -1,4 +1,4 @@
-"""The language of the code is that of the glossary."""
+"""The language of code and pages is that of the glossary."""
 
 import ast
 from collections import Counter
@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.language.words import faults
+from tests.docs.markdown import DOCS, pages
+from tests.language.words import faults, names_of_tests, page_faults
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("streams", "solvers", "executors", "schemas", "infra", "bench")
+WITH_OTHER_WORDS = {DOCS / "glossary.md", DOCS / "results" / "base-models.md"}
+"""Pages that name the replaced words, or quote errors of libraries."""
+MOST_WORDS = 8
+"""Most words of a test's name after `test_`."""
 DOUBLED = ROOT / "tests" / "language" / "doubled_class_names.txt"
 
 
@@ -23,6 +28,19 @@ def test_docstrings_and_comments_are_plain(folder: str) -> None:
     assert found == []
 
 
+@pytest.mark.parametrize(
+    "page", [page for page in pages() if page not in WITH_OTHER_WORDS], ids=lambda page: page.name
+)
+def test_pages_are_plain(page: Path) -> None:
+    assert [str(fault) for fault in page_faults(page, ROOT)] == []
+
+
+def test_names_of_tests_are_short() -> None:
+    names = [name for path in (ROOT / "tests").rglob("*.py") for name in names_of_tests(path)]
+    assert len(names) > 3_000
+    assert [name for name in names if len(name.split("_")) - 1 > MOST_WORDS] == []
+
+
 def test_a_class_name_means_one_thing() -> None:
     names: Counter[str] = Counter()
     for path in product_files():
@@ -32,6 +50,12 @@ def test_a_class_name_means_one_thing() -> None:
         )
     doubled = sorted(name for name, count in names.items() if count > 1)
     assert doubled == DOUBLED.read_text().split(), "rename one of two classes; a name only leaves the list"
+
+
+def test_only_prose_of_pages_is_checked(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("`tell`\n\n```\nsay\n```\nIt says so.\n")
+    assert [fault.line for fault in page_faults(page, tmp_path)] == [6]
 
 
 def test_a_fault_is_found(tmp_path: Path) -> None:
