@@ -314,7 +314,7 @@ def test_end_of_simulated_ledger_is_watched(capsys, monkeypatch, tmp_path):
     assert "the log has no cell nowhere" in capsys.readouterr().err
 
 
-def test_a_replay_that_differs_says_where_and_fails(capsys, monkeypatch, tmp_path):
+def test_differing_replay_names_place_and_fails(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
     simulate(capsys, "--out", str(tmp_path))
     decisions = tmp_path / "decisions.jsonl"

@@ -53,7 +53,7 @@ WITHOUT = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "says"), WITHOUT.values(), ids=WITHOUT.keys())
-def test_a_command_says_which_extra_it_lacks(millrace, folder, arguments, says):
+def test_command_names_missing_extra(millrace, folder, arguments, says):
     done = folder.run(millrace, *arguments)
     assert done.returncode == 1
     # A command that reports its progress says so where it takes long to load.

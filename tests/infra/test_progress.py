@@ -71,7 +71,7 @@ def test_new_wait_restarts_and_no_wait_is_silent() -> None:
     assert screen.lines == []
 
 
-def test_waits_are_said_while_a_command_is_blocked() -> None:
+def test_waits_are_reported_while_blocked() -> None:
     screen = Screen()
     with screen.progress.shown():
         screen.progress.awaits("the broker")

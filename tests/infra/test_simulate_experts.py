@@ -60,7 +60,7 @@ def test_services_are_faster_where_placements_follow_popularity(capsys: pytest.C
     assert following["batch_s"] < standing["batch_s"]
 
 
-def test_the_history_of_a_service_is_told(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+def test_history_of_service_is_explained(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     placed = next(row for row in rows(folder, "placements.csv") if row["reason"] == "popularity_shifted")
     capsys.readouterr()
     assert run(["explain", placed["job_id"], "--from", str(folder / "ledger.jsonl")]) == 0

@@ -57,7 +57,7 @@ def test_the_log_is_replayed(capsys: pytest.CaptureFixture[str], folder: Path) -
     assert json.loads(capsys.readouterr().out)["ok"] is True
 
 
-def test_who_helped_whom_is_drawn_from_it(
+def test_transfers_are_drawn_from_ledger(
     capsys: pytest.CaptureFixture[str], folder: Path, tmp_path: Path
 ) -> None:
     capsys.readouterr()

@@ -117,7 +117,7 @@ def test_summary_separates_plans_from_results():
     assert "  of the difference: jobs at fault" not in rows
 
 
-def test_executors_report_what_they_were_told_to_do(run):
+def test_executors_report_ordered_runs(run):
     assigned = {
         (order.job_id, outcome.node, order.run_id)
         for decision in run.decisions

@@ -34,7 +34,7 @@ def test_slow_loading_command_reports_it():
     )
 
 
-def test_one_that_is_loaded_at_once_says_nothing():
+def test_fast_loading_command_is_silent():
     assert started("start.NOTICE_AFTER_S = 60.0") == (0, "")
 
 

@@ -153,7 +153,7 @@ def test_story_follows_order_of_ledger(bench):
     assert kinds.count(SlotAssigned) == kinds.count(RunStarted) == 4
 
 
-def test_a_slots_command_is_told_without_other_jobs(bench):
+def test_slot_command_is_shown_without_other_jobs(bench):
     for chapter in story(bench, "j").chapters:
         if isinstance(chapter.record, SlotAssigned):
             assert [order.job_id for order in chapter.record.runs] == ["j"]

@@ -94,7 +94,7 @@ def test_all_scenes_come_about(tmp_path: Path) -> None:
 
 @pytest.mark.drill
 @pytest.mark.timeout(HUNG_S)
-def test_the_demo_ends_well_beside_two_busy_processes(tmp_path: Path) -> None:
+def test_demo_succeeds_next_to_two_busy_processes(tmp_path: Path) -> None:
     with busy(2):
         result = demo(tmp_path)
     assert all(result["scenes"].values())

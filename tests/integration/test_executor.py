@@ -260,7 +260,7 @@ def test_base_with_leaking_sequences_ends_executor(kafka: str, topic_prefix: str
         assert fleet.told(NodeOnline) == []
 
 
-def test_an_executor_that_cannot_start_says_why(kafka: str, topic_prefix: str, tmp_path: Path) -> None:
+def test_unstartable_executor_has_reason(kafka: str, topic_prefix: str, tmp_path: Path) -> None:
     fields = {
         "MILLRACE_CELL": CELL,
         "MILLRACE_BOOTSTRAP_SERVERS": kafka,

@@ -241,9 +241,7 @@ def trains_since(deployment: Deployment, time_s: float) -> set[str]:
 
 
 @pytest.mark.drill
-def test_a_zone_is_configured_anew_while_it_runs(
-    deployment: Deployment, millrace: Millrace, tmp_path: Path
-) -> None:
+def test_running_zone_is_reconfigured(deployment: Deployment, millrace: Millrace, tmp_path: Path) -> None:
     document = cells()
     document["cells"][0]["zones"][1]["horizon_slots"] = 80
     file = tmp_path / "longer.yaml"

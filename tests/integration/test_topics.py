@@ -94,7 +94,7 @@ def test_a_refused_creation_names_the_topic(kafka: str, topic_prefix: str) -> No
 @pytest.mark.parametrize(
     "ask", [lambda kafka: ensure_topics(kafka, topics(), 0.3), lambda kafka: describe_topics(kafka, "x", 0.3)]
 )
-def test_no_broker_is_one_line_that_says_where(ask: Callable[[KafkaConnection], object]) -> None:
+def test_missing_broker_is_one_line_with_address(ask: Callable[[KafkaConnection], object]) -> None:
     with pytest.raises(BrokerError, match=r"^No Kafka broker answers at 127\.0\.0\.1:1 within 0\.3 s .*$"):
         ask(at("127.0.0.1:1"))
 

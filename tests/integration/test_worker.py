@@ -377,7 +377,7 @@ def test_web_pages_are_for_this_machine_alone(deployment: Deployment, port: int)
 
 
 @pytest.mark.drill
-def test_gap_is_fatal_and_says_so(deployment: Deployment) -> None:
+def test_gap_is_fatal_and_reported(deployment: Deployment) -> None:
     worker = deployment.start_worker()
     deployment.configure("alpha", "beta")
     deployment.send(events.stream(20)[1:])

@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.docs.markdown import DOCS, pages
-from tests.language.words import faults, names_of_tests, page_faults
+from tests.language.words import faults, name_faults, page_faults
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("streams", "solvers", "executors", "schemas", "infra", "bench")
 WITH_OTHER_WORDS = {DOCS / "glossary.md", DOCS / "results" / "base-models.md"}
 """Pages that name the replaced words, or quote errors of libraries."""
-MOST_WORDS = 8
-"""Most words of a test's name after `test_`."""
 DOUBLED = ROOT / "tests" / "language" / "doubled_class_names.txt"
 
 
@@ -35,10 +33,10 @@ def test_pages_are_plain(page: Path) -> None:
     assert [str(fault) for fault in page_faults(page, ROOT)] == []
 
 
-def test_names_of_tests_are_short() -> None:
-    names = [name for path in (ROOT / "tests").rglob("*.py") for name in names_of_tests(path)]
-    assert len(names) > 3_000
-    assert [name for name in names if len(name.split("_")) - 1 > MOST_WORDS] == []
+def test_names_of_tests_are_short_and_plain() -> None:
+    files = sorted((ROOT / "tests").rglob("*.py"))
+    assert len(files) > 500
+    assert [str(fault) for path in files for fault in name_faults(path, ROOT)] == []
 
 
 def test_a_class_name_means_one_thing() -> None:
@@ -56,6 +54,14 @@ def test_only_prose_of_pages_is_checked(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("`tell`\n\n```\nsay\n```\nIt says so.\n")
     assert [fault.line for fault in page_faults(page, tmp_path)] == [6]
+
+
+def test_faults_of_names_are_found(tmp_path: Path) -> None:
+    source = tmp_path / "test_module.py"
+    source.write_text(
+        "def test_a_b_c_d_e_f_g_h_i(): ...\ndef test_it_says_so(): ...\ndef other_it_says(): ...\n"
+    )
+    assert [fault.line for fault in name_faults(source, tmp_path)] == [1, 2]
 
 
 def test_a_fault_is_found(tmp_path: Path) -> None:

@@ -36,6 +36,9 @@ REPLACED = {
 }
 """Words of people for machines, and old ones, each with what it may be replaced by."""
 
+MOST_WORDS = 8
+"""Most words of a test's name after `test_`."""
+
 _FORMS = {
     "hear": "hear|hears|heard|hearing",
     "tell": "tell|tells|told|telling",
@@ -86,11 +89,15 @@ def page_faults(path: Path, root: Path) -> Iterator[Fault]:
         yield from _replaced(str(path.relative_to(root)), line, words)
 
 
-def names_of_tests(path: Path) -> Iterator[str]:
-    """Yield the names of a file's tests."""
+def name_faults(path: Path, root: Path) -> Iterator[Fault]:
+    """Yield the faults of the names of a file's tests."""
+    place = str(path.relative_to(root))
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-            yield node.name
+            words = node.name.split("_")[1:]
+            if len(words) > MOST_WORDS:
+                yield Fault(place, node.lineno, f"a test has at most {MOST_WORDS} words", node.name)
+            yield from _replaced(place, node.lineno, " ".join(words))
 
 
 def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:

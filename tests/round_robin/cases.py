@@ -86,7 +86,7 @@ def test_jobs_take_turns_until_done(bench: Bench) -> None:
     assert [order.job_id for order in orders(rest)] == ["b"]
 
 
-def test_a_job_says_how_many_are_before_it(bench: Bench) -> None:
+def test_job_shows_number_before_it(bench: Bench) -> None:
     admitted = [o for o in bench.send(*(submitted(id) for id in "abcd")) if isinstance(o, JobAdmitted)]
     assert [outcome.evidence.ahead for outcome in admitted] == [0, 0, 0, 1]
     assert decode_decision(bench.decisions[-1].canonical).outcome == bench.decisions[-1].outcome

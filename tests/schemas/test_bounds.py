@@ -30,7 +30,7 @@ def test_nonzero_bound_is_not_next_to_zero(event: type[Event]) -> None:
 
 
 @pytest.mark.parametrize("policy", [ExpertsPolicy, ElasticPolicy])
-def test_nobody_is_impatient_within_a_millisecond(policy: type[PolicySettings]) -> None:
+def test_shortest_patience_is_a_millisecond(policy: type[PolicySettings]) -> None:
     with pytest.raises(
         ValidationError, match=r"patience_s\n  Input should be greater than or equal to 0.001"
     ):

@@ -87,7 +87,7 @@ def test_password_is_shown_only_on_request(tmp_path: Path):
     assert SECRET not in str(KafkaConnection(**of_file).environment())
 
 
-def test_a_password_file_is_read_anew(tmp_path: Path):
+def test_password_file_is_read_again(tmp_path: Path):
     file = tmp_path / "password"
     file.write_text("old")
     connection = KafkaConnection(**{**SCRAM, "kafka_password": None, "kafka_password_file": file})

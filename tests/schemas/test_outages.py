@@ -116,7 +116,7 @@ def test_the_next_outage_is_announced_again(filtered: OutageFilter, clock: Clock
 
 
 @pytest.mark.usefixtures("filtered")
-def test_all_else_is_said_during_an_outage_too(lines: list[str]) -> None:
+def test_other_lines_pass_during_outage(lines: list[str]) -> None:
     librdkafka_fails()
     logging.getLogger("executors.node").warning("disk is full")
     logging.getLogger("aiokafka").error("Topic %s is not available", "t")

@@ -33,7 +33,7 @@ def read(policy: Any) -> Any:
 
 
 @pytest.mark.parametrize(("policy", "kind"), READ.values(), ids=READ)
-def test_a_policy_is_what_its_kind_says(policy, kind):
+def test_kind_selects_the_policy(policy, kind):
     found = read(policy)
     assert type(found) is kind
     assert read(json.loads(found.model_dump_json())) == found

@@ -27,7 +27,7 @@ class _PlainDumper(yaml.SafeDumper):
 
 
 @given(VALUES, st.booleans())
-def test_what_json_can_say_is_read_back(value: Any, flow: bool) -> None:
+def test_json_documents_are_read_back(value: Any, flow: bool) -> None:
     text = yaml.dump(value, Dumper=_PlainDumper, default_flow_style=flow)
 
     document = read_yaml(text, 16)
@@ -85,7 +85,7 @@ def test_date_stays_text() -> None:
     assert document[0] == {"a": "2026-01-01"}
 
 
-def test_parts_know_their_lines() -> None:
+def test_parts_have_their_lines() -> None:
     document = read_yaml("# a remark\n- a: 1\n  b:\n    c: [x,\n      y]\n", DEPTH)
 
     assert document is not None

@@ -118,7 +118,7 @@ def test_records_show_reading_progress_until_end():
     assert not listener.monitor.has_read_until(0, 9_000.0)
 
 
-def test_nothing_is_silent_where_nobody_listens():
+def test_no_node_is_silent_without_listening():
     assert not Listener().silent("n")
 
 
@@ -153,7 +153,7 @@ def test_reports_are_awaited_within_grace():
     assert listener.monitor.settled(0, "c", ["a"], listener.now_s)
 
 
-def test_an_assignment_begins_anew():
+def test_assignment_restarts_listening():
     listener = Listener()
     listener.listen(50.0)
     assert listener.silent("n")

@@ -252,7 +252,7 @@ def test_losing_bids_hold_price_only_with_sales(losers):
     assert after[-1] <= 1.1 * spared[-1]
 
 
-def test_where_nobody_buys_losers_hold_nothing_up():
+def test_losers_without_buyers_hold_no_price():
     market = Market.open()
     market.usual(RECOVERY_SLOTS)
     for _ in range(RECOVERY_SLOTS):

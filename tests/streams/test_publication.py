@@ -63,7 +63,7 @@ def test_users_with_same_job_id_keep_own_states() -> None:
     }
 
 
-def test_a_completed_job_says_where_its_adapter_is() -> None:
+def test_completed_job_has_adapter_path() -> None:
     bench = Bench.configured()
     bench.send(online("a1"), bid(), *HISTORIES["completed"])
     completed = states(bench)[-1]

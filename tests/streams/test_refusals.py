@@ -332,7 +332,7 @@ def test_what_waits_counts_with_its_key_and_headers() -> None:
     assert many.size_bytes > len(bid()) + 200 * sys.getsizeof(("h", b""))
 
 
-def test_an_event_that_waits_counts_beside_its_record() -> None:
+def test_waiting_event_counts_besides_its_record() -> None:
     source = record(bid())
     accepted = INTAKE.admit(source)
     assert isinstance(accepted, Accepted)

@@ -225,7 +225,7 @@ def test_the_head_is_that_of_what_is_there() -> None:
         assert verdict.settled == {"alpha": whole}
 
 
-def test_cells_are_told_apart() -> None:
+def test_cells_are_distinguished() -> None:
     other = [
         LedgerEvent(offset, events.envelope(event, f"o{offset}"))
         for offset, event in enumerate(events.stream(60, "beta"))

@@ -56,7 +56,7 @@ def test_killed_run_resumes(tmp_path):
 
 
 @pytest.mark.long
-def test_processes_beside_each_other_bring_what_one_brings(tmp_path):
+def test_parallel_processes_give_result_of_one(tmp_path):
     trials = [AuctionTrial(TINY, seed, name) for seed in SEEDS for name in (OURS, "eft")]
     welfares = []
     for jobs in (1, 2):

@@ -63,7 +63,7 @@ def test_ended_jobs_of_kind_come_first(folder: Path) -> None:
     assert zone.forecast(red, [blue, red]).epochs == 3.0
 
 
-def test_a_simulated_zone_tells_the_same(folder: Path) -> None:
+def test_simulated_zone_reports_the_same(folder: Path) -> None:
     profiles, red, blue = read(folder)
     short = replace(red, name="short", target=0.5, submitted_s=20_000.0)
     jobs = [blue, replace(red, submitted_s=10_000.0), short]

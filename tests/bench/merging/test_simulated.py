@@ -75,7 +75,7 @@ def test_pair_is_known_wholly_or_not():
 
 
 @measured
-def test_fairness_is_told_for_each_job():
+def test_fairness_is_reported_for_each_job():
     one = setting(4)
     outcome = run(MergingTrial(one, modes=()))
     table = tables.fairness("figure_12", {MergingTrial(one, modes=()): outcome})

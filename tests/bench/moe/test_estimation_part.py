@@ -17,13 +17,13 @@ def chain(draws: np.random.Generator, tokens: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("way", ["balanced", "lina"])
-def test_selections_that_follow_their_paths_are_all_foretold(way: str):
+def test_selections_following_paths_are_all_forecast(way: str):
     draws = np.random.default_rng(0)
     selections = Selections([chain(draws, 2_000)], [chain(draws, 2_000) for _ in range(3)])
     assert accuracy(selections, way, 1)[1:].tolist() == [1.0, 1.0, 1.0]
 
 
-def test_selections_by_chance_are_not_foretold():
+def test_selections_by_chance_are_not_forecast():
     draws = np.random.default_rng(0)
     batches = [draws.integers(0, EXPERTS, (500, 4)) for _ in range(12)]
     assert accuracy(Selections(batches[:2], batches[2:]), "balanced", 3).mean() < 0.2

@@ -117,7 +117,7 @@ def test_top_2_adds_one_network_of_flops():
 
 
 @pytest.mark.long
-def test_the_table_has_every_scheme_beside_the_thesis():
+def test_table_has_every_scheme_next_to_thesis():
     result = gating_training(train_all(TINY, 1, NOWHERE), TINY)
     (figure,) = result.measurements
     assert figure.name in goals("moe")

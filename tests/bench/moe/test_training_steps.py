@@ -52,7 +52,7 @@ def test_groups_that_exchange_tokens_among_themselves_are_averaged() -> None:
     assert step_times(ranks, group_size=2).all_to_all_forward_s == pytest.approx(2.0)
 
 
-def test_the_exchange_of_counts_is_none_of_tokens() -> None:
+def test_exchange_of_counts_has_no_tokens() -> None:
     ranks = [step(exchange(0, "layer 0 counts", 0, 0, 5))]
 
     times = step_times(ranks, group_size=1)

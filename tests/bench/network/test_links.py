@@ -71,7 +71,7 @@ def test_leftovers_of_killed_process_are_removed(places: list[NetworkPlace]) -> 
         assert not left.exists()
 
 
-def test_who_is_not_root_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_root_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(NoLinksError, match="need root: run as root, or measure on loopback"):
         rate_limited(2, 80.0).__enter__()

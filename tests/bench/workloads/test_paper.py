@@ -100,7 +100,7 @@ def test_other_arrival_rate_keeps_tasks():
         assert other.event.workload.work_samples == one.event.workload.work_samples
 
 
-def test_tasks_are_as_section_5_1_says(day):
+def test_tasks_follow_section_5_1(day):
     cell, workload = day
     for timed in workload.jobs:
         task, epochs = (

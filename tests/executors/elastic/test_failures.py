@@ -95,7 +95,7 @@ def test_untrainable_job_fails_permanently(fleet: Fleet, fields: dict[str, objec
     assert error in failure.error
 
 
-def test_all_members_know_why_one_has_failed(fleet: Fleet, tmp_path: Path) -> None:
+def test_members_report_same_cause_of_failure(fleet: Fleet, tmp_path: Path) -> None:
     # The data are missing on one node. The other waits for it, and reads why on the shared disk.
     fleet.add("n2", dataset_root=tmp_path)
     fleet.assign("j", 1, [("n1", 1), ("n2", 1)], workload())

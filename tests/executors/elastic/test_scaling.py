@@ -102,7 +102,7 @@ def test_a_generation_is_superseded_before_it_comes_together(fleet: Fleet, alone
     assert fleet.told("j").count("n2 j/2 run.progressed 0 complete") == 1
 
 
-def test_a_member_that_never_comes_stops_nobody(fleet: Fleet) -> None:
+def test_absent_member_stops_no_other(fleet: Fleet) -> None:
     # n2 is down and never hears of generation 2; the cell sends another one when it has noticed.
     work = workload(10**6, keeps=False)
     fleet.assign("j", 1, [("n1", 1)], work)

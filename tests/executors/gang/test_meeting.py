@@ -41,7 +41,7 @@ def test_all_form_the_group_once_all_have_entered(pair: tuple[Meeting, Meeting])
     assert leader.all_entered
 
 
-def test_nobody_forms_a_group_that_one_has_left(pair: tuple[Meeting, Meeting]) -> None:
+def test_left_group_is_not_formed(pair: tuple[Meeting, Meeting]) -> None:
     leader, follower = pair
     follower.enter()
     assert follower.leave()

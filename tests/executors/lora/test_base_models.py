@@ -62,7 +62,7 @@ def test_small_models_have_all_layers_and_windows() -> None:
     assert gemma2.num_parameters() < 1_000_000
 
 
-def test_what_cannot_be_built_says_why() -> None:
+def test_unbuildable_model_has_reason() -> None:
     with pytest.raises(CannotBuildError, match="Input language unknown"):
         small_model("xmod", transformers.XmodForCausalLM, seed=1)
 

@@ -55,7 +55,7 @@ def test_a_prepared_loader_is_taken_once(loaders: PreparedLoaders) -> None:
     assert loaders.take(workload()) is not prepared
 
 
-def test_a_loader_that_nobody_takes_is_given_up(loaders: PreparedLoaders, clock: Clock) -> None:
+def test_unused_loader_is_dropped(loaders: PreparedLoaders, clock: Clock) -> None:
     loaders.prepare(workload(), drop_s=1_030.0)
     clock.now_s = 1_029.0
     assert loaders.drop_expired() == 1
@@ -136,7 +136,7 @@ def test_a_signal_prepares_the_next_job(loaders: PreparedLoaders) -> None:
     assert signal.getsignal(signal.SIGUSR1) == before
 
 
-def test_a_node_prepares_what_it_is_told(fleet: Fleet) -> None:
+def test_node_prepares_ordered_loader(fleet: Fleet) -> None:
     command = LoaderPrewarmed(zone="z", node="n1", order=order("a", workload(3)), starts_s=time.time() + 5.0)
     assert fleet.nodes["n1"].runner.judge(command) is None
     fleet.tell(command)

@@ -98,7 +98,7 @@ def test_task_on_other_gpus_resumes_last_step(fleet: Fleet, tmp_path: Path) -> N
     assert (finished.run_id, finished.samples_done) == ("a/2", 900)
 
 
-def test_what_a_checkpoint_says_of_its_job(worker: LoneWorker) -> None:
+def test_checkpoint_describes_its_job(worker: LoneWorker) -> None:
     worker.run(assigned("n1", job("a"), other("b"), mode="spatial"), 4)
     progress = [progress_of(worker.files.present.newest(job_id)) for job_id in ("a", "b")]
     assert [each.position.iterations for each in progress] == [4, 4]

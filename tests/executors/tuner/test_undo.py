@@ -44,7 +44,7 @@ def test_undone_merge_keeps_donor_and_resets_receiver(
 
 
 @pytest.mark.parametrize("mode", ["temporal", "spatial"])
-def test_who_has_learned_in_a_merge_begins_anew(worker: LoneWorker, mode: TransferMode) -> None:
+def test_receiver_of_merge_restarts(worker: LoneWorker, mode: TransferMode) -> None:
     orders = order("a", workload(20)), order("b", workload(20, dataset="other.jsonl"))
     worker.run(assigned("n1", *orders, mode=mode), 30 if mode == "temporal" else 10)
     assert worker.files.kept_samples(orders[1]) == 60

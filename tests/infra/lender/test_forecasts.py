@@ -28,7 +28,7 @@ def test_forecast_of_short_history_is_last_value():
     assert SeasonalNaive().forecast(history(saw_tooth(1)[:200]), 2) == [saw_tooth(1)[199]] * 2
 
 
-def test_a_day_like_the_days_before_is_foretold():
+def test_day_like_former_days_is_forecast():
     days = saw_tooth(3)
     foretold = SeasonalNaive().forecast(history(days[: 2 * PER_DAY + 100]), 50)
     assert foretold == pytest.approx(days[2 * PER_DAY + 100 : 2 * PER_DAY + 150])

@@ -136,7 +136,7 @@ def test_first_use_follows_a_judged_day():
     assert selection.comparison.uses_trained
 
 
-def test_it_is_trained_anew_on_a_schedule():
+def test_lstm_is_retrained_on_schedule():
     times: list[int] = []
     selection = Selection(Always(0.3), lambda past, _until: times.append(past.last), retrain_s=3_600.0)
     past = run(selection, [0.5] * 40)

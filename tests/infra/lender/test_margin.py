@@ -21,7 +21,7 @@ def judged(margin: Margin, loads: list[float | None], planned: float, ahead: int
     return margin
 
 
-def test_without_judged_plans_there_is_none():
+def test_margin_needs_judged_plans():
     assert Margin(0.99, 100).load == 0.0
     assert judged(Margin(0.99, 100), [0.5, 0.9], 0.5).load == 0.0
 

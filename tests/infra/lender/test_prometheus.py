@@ -72,7 +72,7 @@ def test_refusal_of_prometheus_is_reported_with_reason(server):
 
 
 @pytest.mark.parametrize("status", [401, 500, 503])
-def test_an_http_error_is_told(server, status):
+def test_http_error_is_reported(server, status):
     server.status, server.body = status, b"<html>no</html>"
     with pytest.raises(LoadQueryError, match=f"HTTP {status}"):
         Prometheus(server.url).load(QUERY)
@@ -91,7 +91,7 @@ def test_endless_answer_is_not_read_to_end(server, monkeypatch):
         Prometheus(server.url).load(QUERY)
 
 
-def test_a_server_that_is_not_there_is_told():
+def test_absent_server_is_reported():
     with pytest.raises(LoadQueryError, match=r"does not answer: .*refused"):
         Prometheus("http://127.0.0.1:1").load(QUERY)
 

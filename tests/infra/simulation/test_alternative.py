@@ -86,7 +86,7 @@ def test_forecast_prices_stay_except_under_printed_auction():
     assert OtherPolicies("auction").of(cell).zones[0].policy == foretold
 
 
-def test_scaling_that_rounding_undoes_is_said():
+def test_scaling_undone_by_rounding_is_remarked():
     assert Alternative().without_effect(CELL) == []
     assert Alternative(scale_nodes=2.0).without_effect(CELL) == []
     assert Alternative(scale_nodes=0.5).without_effect(CELL) == [
@@ -133,7 +133,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("alternative", "cell", "fault"), FAULTS.values(), ids=FAULTS.keys())
-def test_a_change_that_cannot_be_made_says_why(alternative, cell, fault):
+def test_impossible_change_has_reason(alternative, cell, fault):
     with pytest.raises(CommandError, match=fault):
         alternative.of(cell)
 
@@ -150,7 +150,7 @@ def test_slots_must_be_the_same():
         check_comparable(CELL, configuration(slot_s=5.0))
 
 
-def test_what_a_changed_cell_lacks_is_said():
+def test_missing_parts_of_changed_cell_are_remarked():
     other = configuration(zones=(zone(id="y", nodes=CELL.zones[0].nodes[:2]),), vendors=("slow",))
     assert losses(CELL, CELL) == []
     assert [line.split(": ")[1].split(";")[0] for line in losses(CELL, other)] == [

@@ -117,7 +117,7 @@ BAD_OPTIONS = {
 
 
 @pytest.mark.parametrize(("options", "message"), BAD_OPTIONS.values(), ids=BAD_OPTIONS)
-def test_an_option_that_is_none_is_named(options, message):
+def test_invalid_option_is_named(options, message):
     with pytest.raises(WorkloadError, match=message):
         draw_jobs(ELASTIC, 1, options=options)
 

@@ -126,7 +126,7 @@ def test_a_solver_writes_nothing_to_the_terminal(solve, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_missing_plans_with_positive_bound_are_none():
+def test_positive_bound_without_plans_is_no_solution():
     instance = random_instance(random.Random(5), tasks=10, is_empty=True)
     nothing = Solution.of(instance, (), math.inf, 0.01, 0.0)
     assert (nothing.status, nothing.welfare_micros) == ("none", 0)

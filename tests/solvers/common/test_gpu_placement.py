@@ -43,7 +43,7 @@ def test_former_node_wins_ties() -> None:
     assert place(2, {"a": 2, "b": 4}, {"b": 1}) == {"a": 2}
 
 
-def test_too_few_are_none() -> None:
+def test_too_few_gpus_give_no_placement() -> None:
     assert place(3, {"a": 1, "b": 1}, {}) is None
 
 

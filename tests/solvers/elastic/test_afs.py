@@ -33,7 +33,7 @@ def test_worker_goes_to_largest_gain_per_gpu() -> None:
         assert granted_workers(Afs().allocate([], running, training(float(gpus)))) == expected
 
 
-def test_flexible_workers_are_shared_out_anew_each_round() -> None:
+def test_flexible_workers_are_redistributed_each_round() -> None:
     running = [
         demand("a", 0, (1, 3), workers=3, speedup=(0.0, 1.0, 1.5, 1.75)),
         demand("b", 1, (1, 3), workers=1),

@@ -16,7 +16,7 @@ def test_started_job_grows_in_same_round() -> None:
     assert granted_workers(Gandiva().allocate([demand("a", 0, (2, 6))], [], training(5.0))) == {"a": 5}
 
 
-def test_nobody_grows_while_a_job_waits() -> None:
+def test_no_job_grows_while_one_waits() -> None:
     running = [demand("a", 0, (2, 6), workers=2)]
     assert Gandiva().allocate([demand("b", 1, (8, 8))], running, training(7.0)) == []
 

@@ -69,7 +69,7 @@ def test_least_fraction_sum_preempts_two_jobs():
     assert reclaim_of(FIGURE_3_5, ["5"]).preempted == ("c", "d")
 
 
-def test_flexible_workers_go_first_and_preempt_nobody():
+def test_flexible_workers_go_first_without_preemption():
     elastic = HostedJob("e", 4, 1, {"1": 4, "2": 2, "3": 2})
     picture = lent([4, 4, 4, 4], elastic, inelastic("i", {"4": 1}))
     reclaim = least_preemption_cost(picture, 2)
@@ -127,7 +127,7 @@ def test_vacated_servers_precede_free_ones():
     assert least_preemption_cost(picture, 3).collateral_damage == 0
 
 
-def test_the_order_begins_with_what_costs_nobody_anything():
+def test_free_servers_come_first():
     jobs = inelastic("a", {"1": 8}), HostedJob("e", 1, 1, {"3": 2, "training": 1})
     reclaim = least_preemption_cost(lent([8, 8, 8], *jobs), 3)
     assert (reclaim.servers, reclaim.harmless) == (("2", "3", "1"), 2)
@@ -283,7 +283,7 @@ def test_widespread_jobs_need_bounded_steps():
 
 @settings(max_examples=examples(200), deadline=None)
 @given(pictures(8, 10), st.data())
-def test_sufficient_harmless_servers_preempt_nobody(picture, data):
+def test_sufficient_harmless_servers_avoid_preemption(picture, data):
     spared = [job for job in picture.jobs if job.min_workers == sum(job.workers.values())]
     firm = {each for job in spared for each in job.workers}
     safe = [server.server_id for server in picture.servers if server.server_id not in firm]

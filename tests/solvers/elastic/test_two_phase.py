@@ -243,7 +243,7 @@ def test_thirds_of_loaned_gpus_add_up():
 
 
 @pytest.mark.parametrize("pause_s", [-1.0, math.inf, math.nan])
-def test_a_pause_that_is_none_is_refused(pause_s):
+def test_invalid_pause_is_refused(pause_s):
     with pytest.raises(ValueError, match="scaling_pause_s"):
         TwoPhase(pause_s)
 

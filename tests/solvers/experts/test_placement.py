@@ -46,7 +46,7 @@ def test_a_demand_that_cannot_be_is_refused(loads, total, what):
 
 
 @pytest.mark.parametrize("popularity", [[0.5, float("nan")], [0.5, -0.1], [0.5, 1.5], [0.6, 0.6]])
-def test_a_popularity_that_is_none_is_refused(popularity):
+def test_invalid_popularity_is_refused(popularity):
     with pytest.raises(ValueError, match="popularit"):
         Demand.of_popularity(np.array(popularity))
 

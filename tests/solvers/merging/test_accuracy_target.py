@@ -28,7 +28,7 @@ def test_same_target_of_task_gives_time():
     assert epochs_to_target(job(target=0.95), [earlier]) == (10, "same_setting"), "it never came there"
 
 
-def test_several_earlier_jobs_tell_their_median():
+def test_several_earlier_jobs_give_their_median():
     earlier = [job("red", 0.8, 10, *[0.5] * epochs, 0.9) for epochs in (1, 3, 8)]
     assert epochs_to_target(job(target=0.8), earlier).epochs == 4
 

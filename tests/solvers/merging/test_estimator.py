@@ -155,7 +155,7 @@ def test_similar_tasks_are_first_forecast_to_help() -> None:
     assert transfer(strange, 0, 1).receiver_ratio == pytest.approx(1.3)
 
 
-def test_results_of_other_pairs_tell_more_and_more() -> None:
+def test_results_of_other_pairs_gain_weight() -> None:
     kinds = facts(), facts("blue", finished_iterations=300.0)
     ratios = [
         transfer(
@@ -213,7 +213,7 @@ def test_each_part_can_be_replaced() -> None:
     assert transfer(doubtful, 0, 1).receiver_ratio == 2.0
 
 
-def test_without_embeddings_results_alone_tell() -> None:
+def test_without_embeddings_only_results_count() -> None:
     solution = estimate(asked(facts(), facts("blue"), score=None), 1.0)
     assert transfer(solution, 0, 1).receiver_ratio > 1.0, "even chances of nothing are not worth a merge"
 

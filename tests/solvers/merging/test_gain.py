@@ -75,7 +75,7 @@ def test_modes_may_differ():
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_score_that_tells_the_gain_is_learned(model):
+def test_score_correlated_with_gain_is_learned(model):
     random = np.random.default_rng(5)
     scores = random.uniform(-1, 1, 40)
     outcomes = [

@@ -68,7 +68,7 @@ def smallest_shares(asked: MergeProblem, options: PlanOptions) -> np.ndarray:
     return np.asarray(alone[first])
 
 
-def test_idle_gpus_go_to_whom_they_help_most() -> None:
+def test_idle_gpus_go_to_largest_gain() -> None:
     steep, flat = kind({1: 1.0, 2: 0.5, 4: 0.25}), kind({1: 1.0, 2: 0.99, 4: 0.98})
     asked = problem(5, [steep, flat], [unit("steep", 0), unit("flat", 1)])
     options = options_of(asked)

@@ -72,7 +72,7 @@ def test_a_measured_row_comes_before_what_others_suggest():
     assert found.step(PLAIN, 2, 1, 16, 8) == Step(0.05, 8, 1)
 
 
-def test_accumulated_steps_tell_the_same_as_single_ones():
+def test_accumulated_steps_match_single_ones():
     single, accumulated = table(measured(2, 1, 8)), table(measured(2, 1, 8, accumulation=4))
     for batch in (16, 64, 100):
         one, other = (found.step(PLAIN, 2, 1, batch, 8) for found in (single, accumulated))
@@ -159,7 +159,7 @@ def test_impossible_allocations_are_refused(bad):
         table(*SPARSE).step(PLAIN, *bad)
 
 
-def test_an_empty_table_says_what_to_do():
+def test_empty_table_names_remedy():
     with pytest.raises(LookupError, match="offline profiles"):
         LookupTable().step(PLAIN, 1, 1, 8, 8)
     with pytest.raises(LookupError, match="offline profiles"):

@@ -101,7 +101,7 @@ def test_losses_of_single_batches_may_scatter():
         (list(1.0 + 0.1 * np.random.default_rng(7).standard_normal(64)), "losses_scatter"),
     ],
 )
-def test_a_trace_without_a_curve_says_why(losses, case):
+def test_trace_without_curve_has_reason(losses, case):
     fit = fit_loss_curve(losses)
     assert isinstance(fit, UnusableTrace)
     assert fit.fault == case

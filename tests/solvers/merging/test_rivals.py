@@ -35,7 +35,7 @@ def test_the_intervals_are_those_of_the_paper() -> None:
 
 
 @every
-def test_nobody_is_served_where_nobody_is(name: str) -> None:
+def test_empty_zone_gets_no_allocation(name: str) -> None:
     assert scheme(name).allocate([], 8, NOW_S) == {}
 
 

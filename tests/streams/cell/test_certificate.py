@@ -83,7 +83,7 @@ def test_impossible_bid_adds_nothing_to_bound(bench, hopeless):
     assert rejected.evidence.certificate.dual_bound_micros == 0
 
 
-def test_a_refund_is_told_apart_from_the_plan(bench):
+def test_refund_is_separated_from_plan(bench):
     (admitted,) = bench.send(bid(deadline_s=EPOCH_S + 40))
     node = nodes_by_slot(admitted)[0]
     refunded, _ = bench.send(tick(0), started(node, 0, 0), progressed(node, 0, 20))[-2:]

@@ -370,12 +370,12 @@ class TestCordonedNodes:
         assert set(nodes_by_slot(only(bench.send(bid(zone="y")), JobAdmitted)).values()) == {"y1"}
 
     @pytest.mark.parametrize("events", [(uncordoned("a1"),), (cordoned("a1"), cordoned("a1"))])
-    def test_what_changes_nothing_is_said(self, events):
+    def test_change_without_effect_is_ignored(self, events):
         assert CheckedBench.configured().send(*events)[-1].reason == "nothing_changes"
 
 
 class TestZonesConfiguredAnew:
-    def test_prices_rise_as_the_new_settings_say(self):
+    def test_prices_rise_by_new_settings(self):
         bench = small_zone("a1")
         steeper = AuctionPolicy(
             money_unit_micros=UNIT,

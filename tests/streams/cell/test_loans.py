@@ -90,11 +90,11 @@ class TestOffers:
         assert lent == {"s1": "z", "s2": "y", "s3": "y", "s4": "z", "s5": "y", "s6": "y"}
         assert borrowers(bench.send(offered("s7"))) == {"s7": "z"}, "ties go to the first of them"
 
-    def test_a_zone_is_lent_only_what_it_knows(self):
+    def test_zone_borrows_only_known_gpu_types(self):
         bench = lending()
         assert borrowers(bench.send(offered("s8", "s9"))) == {"s8": "z", "s9": "z"}
 
-    def test_what_nobody_knows_stays(self):
+    def test_server_of_unknown_type_stays(self):
         bench = lending(
             lending=Lending(borrowers=(Borrower(zone="y"),)),
         )

@@ -150,7 +150,7 @@ FAULTY = {
 
 
 @pytest.mark.parametrize("cells", FAULTY.values(), ids=FAULTY)
-def test_a_plan_that_is_none_is_not_applied(bench, cells):
+def test_invalid_plan_is_not_applied(bench, cells):
     (rejected,) = bench.send(solved(asked(bench, bid()), plan("j", *cells)))
     assert isinstance(rejected, JobRejected)
     assert rejected.reason == "plan_not_feasible"

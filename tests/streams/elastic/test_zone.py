@@ -276,7 +276,7 @@ class TestEnding:
         (outcome,) = bench.send(finished(leader))
         assert isinstance(outcome, JobCompleted), "the leader was done all the same"
 
-    def test_what_is_done_is_told_once(self, bench, done_early):
+    def test_completion_is_decided_once(self, bench, done_early):
         _, other = done_early
         (outcome,) = bench.send(progressed(other, 60, complete=True))
         assert isinstance(outcome, EventIgnored)
@@ -530,7 +530,7 @@ class TestQuotes:
         assert self.ask(bench, work_s=100).evidence.start_s == 300.0
         assert self.ask(bench, work_s=100, fungible=True).evidence.start_s == 120.0
 
-    def test_a_job_too_large_is_told_so(self, bench):
+    def test_oversized_job_gets_reason(self, bench):
         assert self.ask(bench, workers=(9, 9)).reason == "larger_than_the_zone"
 
 

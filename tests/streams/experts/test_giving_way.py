@@ -315,7 +315,7 @@ def test_withdrawn_preemptor_lets_next_begin():
     assert world.has == {"c": 1}
 
 
-def test_job_blocked_by_own_service_delays_nobody():
+def test_job_blocked_by_own_service_delays_no_other():
     world = World()
     world.submit("ben", b0=endless(1), b1=training(4))
     world.step()

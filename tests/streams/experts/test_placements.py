@@ -167,7 +167,7 @@ def test_mismatched_report_changes_nothing(report, facts):
     assert facts.items() <= ignored.facts.items()
 
 
-def test_only_the_leader_tells_of_routing():
+def test_only_the_leader_reports_routing():
     script = Served()
     (ignored,) = script.send(profiled(script.other, SKEWED, EVEN))
     assert ignored.reason == "unusable_report"

@@ -162,7 +162,7 @@ def test_smaller_jobs_pass_larger_limited_times():
     assert {command.job_id for command in assigned(script.pass_time())} == {"large"}
 
 
-def test_job_needing_down_node_delays_nobody():
+def test_job_needing_down_node_delays_no_other():
     script = Script()
     script.send(NodeSilent(cell=CELL, node="n1", silent_s=60.0))
     script.send(submit("large", training(4), "large"))

@@ -54,7 +54,7 @@ def test_idle_gpus_request_plan_after_change():
     assert script.asked.problem.units[0].job_ids == ("b",), "a job has come"
 
 
-def test_what_is_asked_tells_how_jobs_are(script):
+def test_question_describes_jobs(script):
     script.ready("c")
     script.plan(share("a", gpus=2), share("b", "c"))
     script.send(script.progressed("a", 250))

@@ -78,7 +78,7 @@ def test_trial_pairs_nearly_completed_donor_with_receiver() -> None:
     assert problem.most_later is not None
 
 
-def test_long_donor_makes_nobody_wait() -> None:
+def test_long_donor_delays_no_receiver() -> None:
     script = after(ENOUGH, modes=("temporal",))
     script.send(script.finished("a", ITERATIONS))
     script.plan(share("b"))

@@ -56,7 +56,7 @@ def test_what_no_cell_sends_is_impossible(slot: SlotAssigned) -> None:
     assert objection.kind == "impossible"
 
 
-def test_what_is_impossible_about_a_slot_is_said() -> None:
+def test_impossible_slot_has_reason() -> None:
     assert judged(IMPOSSIBLE["without end"]) == Objection(
         "impossible", "a slot of 1e+300 s: a cell has slots of 0.01 to 86400 s"
     )

@@ -94,7 +94,7 @@ def test_run_fails_alone_if_only_its_files_fail(bench, disk: SmallDisk) -> None:
     assert bench.told("good")[-1].samples_done == 24
 
 
-def test_a_checkpoint_takes_about_what_was_said(bench, disk: SmallDisk) -> None:
+def test_checkpoint_takes_about_its_forecast_size(bench, disk: SmallDisk) -> None:
     shop = workshop(bench)
     job = order("j", 8, rank=32)
     bench.carry_out(assignment(job), shop)
@@ -104,7 +104,7 @@ def test_a_checkpoint_takes_about_what_was_said(bench, disk: SmallDisk) -> None:
     assert 0.8 * taken < shop.checkpoints.bytes_of(task_of(job)) < 1.2 * taken
 
 
-def test_room_is_said_by_folder_and_size(disk: SmallDisk, tmp_path: Path) -> None:
+def test_room_is_stated_by_folder_and_size(disk: SmallDisk, tmp_path: Path) -> None:
     room = Room({"output root": tmp_path, "state root": disk.folder}, least_free_bytes=2 * MIB)
     assert room.lacking(MIB) is None
     assert room.lacking(MIB, reserve=2) == f"the state root {disk.folder} has 4.0 MiB free and needs 5.0 MiB"

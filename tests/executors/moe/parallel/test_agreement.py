@@ -79,7 +79,7 @@ def test_differing_ranks_get_the_difference() -> None:
         agreement.submitted(1, A, "layer 2 forward")
 
 
-def test_it_says_who_has_not_come() -> None:
+def test_absent_ranks_are_named() -> None:
     agreement = Agreement(3)
     for rank in (0, 2):
         agreement.submitted(rank, A, "layer 1 forward")

@@ -43,7 +43,7 @@ def test_stranger_on_port_is_rejected(coordinator: Coordinator, line: bytes) -> 
     wire.close()
 
 
-def test_strangers_that_say_nothing_keep_no_rank_waiting(coordinator: Coordinator) -> None:
+def test_silent_strangers_block_no_rank(coordinator: Coordinator) -> None:
     silent = [socket.create_connection(coordinator.address) for _ in range(100)]
     silent[0].sendall(b"[")
     wire = Wire(socket.create_connection(coordinator.address))

@@ -24,7 +24,7 @@ def test_lost_rank_is_reported_and_group_reformed(
         assert result["total"] == [2.0, 2.0, 2.0]
 
 
-def test_ranks_with_other_terms_are_told_of_both(run: RunRanks) -> None:
+def test_ranks_with_other_terms_name_both(run: RunRanks) -> None:
     results = run(scenarios.disagree, 3, peer_timeout_s=20.0, terms="plan b", partition_bytes=256)
     for result in results:
         assert result["type"] == "DisagreementError", result

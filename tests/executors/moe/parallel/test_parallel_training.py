@@ -87,9 +87,7 @@ def test_planned_step_keeps_gradients_and_order(run: RunRanks) -> None:
     ],
     ids=["allreduces", "all_to_alls"],
 )
-def test_ranks_with_other_steps_are_told_when_planning(
-    run: RunRanks, more: tuple[int, int], text: str
-) -> None:
+def test_ranks_with_other_steps_fail_when_planning(run: RunRanks, more: tuple[int, int], text: str) -> None:
     for result in run(scenarios.disagree_on_a_plan, 3, allreduces=more[0], all_to_alls=more[1]):
         assert text in result["text"]
 

@@ -120,6 +120,6 @@ def test_plan_reordering_allreduces_is_refused() -> None:
         StepPlan((2, 1))
 
 
-def test_plans_are_told_apart_by_their_digests() -> None:
+def test_digests_distinguish_plans() -> None:
     assert StepPlan((1, 2)).digest == StepPlan((1, 2)).digest
     assert StepPlan((1, 2)).digest != StepPlan((1, 3)).digest

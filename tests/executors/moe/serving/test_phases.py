@@ -118,7 +118,7 @@ class Scales(nn.Module):
         return rows * self.factors.repeat_interleave(counts, 0)
 
 
-def test_slots_keep_the_experts_that_are_still_wanted() -> None:
+def test_slots_keep_experts_still_needed() -> None:
     slots = ExpertSlots(Scales(6), 3, zeros(0).device)
     assert slots.hold([1, 2]) == 2
     assert slots.hold([2, 4, 5]) == 2

@@ -83,7 +83,7 @@ def test_so_they_do_whatever_is_trained(run: RunRanks, world: int, told: dict[st
 
 
 @pytest.mark.long
-def test_packing_anew_in_the_middle_changes_nothing(run: RunRanks) -> None:
+def test_repacking_during_training_changes_nothing(run: RunRanks) -> None:
     told = {"gating": ADAPTIVE, "adapter": None}
     results = run(scenarios.train, 4, packed={2: 2, 4: 4}, **told)
     assert results[0]["per_device"] == [1, 4]
@@ -91,7 +91,7 @@ def test_packing_anew_in_the_middle_changes_nothing(run: RunRanks) -> None:
 
 
 @pytest.mark.long
-def test_packing_anew_moves_adapters_with_their_experts(run: RunRanks) -> None:
+def test_repacking_moves_adapters_with_experts(run: RunRanks) -> None:
     told = {"family": "llama", "gating": ADAPTIVE, "adapter": ADAPTER}
     assert_equal(run(scenarios.train, 2, packed={3: 4}, **told), told)
 

@@ -42,7 +42,7 @@ def test_impossible_number_of_stages_is_refused(stages: int) -> None:
 
 
 @pytest.mark.parametrize("cost", [-1.0, float("nan")])
-def test_a_cost_that_is_none_is_refused(cost: float) -> None:
+def test_invalid_cost_is_refused(cost: float) -> None:
     with pytest.raises(PartitionError, match="negative or not a number"):
         cut([1.0, cost], 2)
 

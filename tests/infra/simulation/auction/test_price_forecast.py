@@ -78,7 +78,7 @@ def test_printed_forecast_prices_the_next_day(tmp_path: Path) -> None:
     assert market.compute_price[0, 0] == row["compute_micros"][HOUR] > 0
 
 
-def test_a_ledger_without_bids_tells_no_prices(tmp_path: Path) -> None:
+def test_ledger_without_bids_gives_no_prices(tmp_path: Path) -> None:
     ledger = ledger_of(Bench.configured(), tmp_path / "l.jsonl")
     found = CliRunner().invoke(app_with("forecast"), ["forecast", str(ledger)])
     assert found.exit_code != 0

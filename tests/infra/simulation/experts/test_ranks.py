@@ -111,7 +111,7 @@ def test_released_ranks_only_report_their_end():
     assert max(time_s for time_s, event in told if event is not None) == START_S + 14.0
 
 
-def test_a_lost_leader_says_nothing_more():
+def test_lost_leader_reports_nothing_more():
     told = reports(VirtualRanks("c", 1.0), assigned(training(2, 10**6)), until_s=START_S + 25.0)
     assert [time_s for time_s, _ in told] == [START_S, START_S + 10.0, START_S + 20.0]
 

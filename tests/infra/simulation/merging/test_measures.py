@@ -103,7 +103,7 @@ def test_half_undone_spatial_merge_counts_for_completed_job():
     assert (told.merges_undone, told.spatial_share) == (1, pytest.approx(1 / 3))
 
 
-def test_errors_are_those_of_what_was_foretold():
+def test_errors_are_those_of_forecasts():
     told = figures(measured(merging_cell(modes=("temporal",)), truth=GAINING))
     # "zero" was taken to need a thousand iterations, as nothing else was known; "one" the 600 of "zero".
     assert (told.iterations_alone.jobs, told.iterations_merged.jobs, told.gain.pairs) == (2, 1, 1)
@@ -141,7 +141,7 @@ def test_a_job_of_another_base_model_is_rejected():
     assert figures(measures).fairness is None
 
 
-def test_what_is_told_is_plain(capsys):
+def test_values_are_plain(capsys):
     told = measured(merging_cell(modes=("temporal",)), truth=GAINING)
     found = told.as_json()
     assert found["jct"]["mean_s"] > 0

@@ -132,7 +132,7 @@ def test_task_stops_when_another_has_its_job():
     assert evaluated(reports) == [("t2.2/a", 200), ("t2.2/a", 300)], "n0 has written a checkpoint"
 
 
-def test_a_job_that_is_over_says_so_again():
+def test_ended_job_is_reported_again():
     nodes = Nodes()
     nodes.tell(assigned("a"))
     nodes.run(1_000.0)

@@ -64,7 +64,7 @@ def test_lost_chain_before_receiver_is_no_merge():
     assert not any(isinstance(each.outcome, MergeJudged) for each in run.decisions)
 
 
-def test_whoever_loses_gpus_is_told_so():
+def test_job_losing_gpus_gets_release():
     """In a busy zone of drawn jobs, a task that is released is told as changed in the same breath."""
     cell = merging_cell(nodes=2, gpus=4, interval_s=120.0)
     jobs = draw_jobs(cell, 3, jobs=24, span_s=1_800.0)
@@ -80,7 +80,7 @@ def test_whoever_loses_gpus_is_told_so():
         assert set(decision.outcome.job_ids) <= told, decision
 
 
-def test_the_zone_tells_how_wrong_it_was():
+def test_zone_reports_errors_of_forecasts():
     # The first job was taken to need all of a thousand iterations, and needed 600; the second 600 again.
     jobs = [(1.0, submit("zero")), (1_000.0, submit("one")), (3_000.0, submit("two"))]
     run = simulated(merging_cell(interval_s=120.0), jobs)

@@ -112,7 +112,7 @@ def test_training_job_shows_gating():
     assert "gating top2; 2 ranks, global batch 32" in told(script(), "t")
 
 
-def test_a_lost_node_is_told():
+def test_lost_node_is_shown():
     lost = script()
     outcomes = lost.send(NodeSilent(cell=CELL, node="n1", silent_s=60.0))
     lost.send(gone(released(outcomes)[0]), online("n1"))

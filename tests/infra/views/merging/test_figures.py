@@ -89,7 +89,7 @@ def test_nodes_show_gpus_in_use() -> None:
     assert seen.node_cells(seen.nodes.by_id["n0"]) == {}
 
 
-def test_a_watcher_hears_of_profiles_plans_and_merges() -> None:
+def test_profiles_plans_and_merges_are_watched() -> None:
     lines = heard(merged_run())
     for line in (
         "zero queued: jobs that wait beside it: 0; it is profiled first",

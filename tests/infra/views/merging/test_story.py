@@ -123,7 +123,7 @@ def test_job_of_known_kind_needs_no_profile() -> None:
     assert not any("profiles it" in line for line in said)
 
 
-def test_a_job_that_does_not_share_says_so() -> None:
+def test_unshared_job_is_marked() -> None:
     run = simulated(merging_cell(), [(1.0, submit("one", sharing=False))])
     assert "never merged: it does not share" in told(run, "one")
 
@@ -142,7 +142,7 @@ def test_a_job_under_another_scheme_competes_too() -> None:
     assert "competes for 1 GPU" in told(simulated(cell, [(1.0, submit("one"))]), "one")
 
 
-def test_commands_are_told_by_node() -> None:
+def test_commands_are_shown_by_node() -> None:
     said = told(merged_run(), "two")
     assert "n0 runs it with 1 of 1 GPU: task t2.1, one from iteration 0, two from iteration 0" in said
     assert "n0 ends its part of task t2.1 (undone)" in told(merged_run(helps=0), "two")

@@ -87,6 +87,6 @@ def test_pipelines_need_nodes_that_can_run_them():
     ("option", "value"),
     [("datasets", "0"), ("sharing_share", "1.1"), ("pipeline_share", "nan"), ("load", "1")],
 )
-def test_options_that_are_none_are_refused(option: str, value: str):
+def test_invalid_options_are_refused(option: str, value: str):
     with pytest.raises(WorkloadError, match=f"policy merging: {option}: .*datasets, sharing_share"):
         draw_jobs(CELL, 1, options={option: value})

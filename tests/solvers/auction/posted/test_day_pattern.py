@@ -72,7 +72,7 @@ def test_varying_hour_weakens_the_pattern():
     assert parts[2] < 0.3
 
 
-def test_bursts_that_follow_no_clock_are_hardly_believed():
+def test_irregular_bursts_are_hardly_trusted():
     parts = []
     for seed in range(10):
         bursts = random.Random(seed)
@@ -138,7 +138,7 @@ def test_a_large_bid_by_night_ends_no_habit():
     assert pattern_of(5 + 3.5 / 24, burst).believed_part > 0.7
 
 
-def test_days_that_turn_round_are_not_believed():
+def test_reversed_days_are_not_trusted():
     pattern = pattern_of(3.5, lambda slot: by_day(slot + (slot // PER_DAY) * PER_DAY // 2))
     assert pattern.believed_part == 0.0
 
