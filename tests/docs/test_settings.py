@@ -8,10 +8,13 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from executors.elastic.settings import ElasticSettings
 from executors.lora.slots.settings import LoraSettings
 from executors.moe.settings import MoeSettings
 from executors.node.settings import ExecutorSettings
 from executors.tuner.settings import TunerSettings
+from infra.kafka.settings import BrokerSettings
+from infra.lender.settings import LenderSettings
 from schemas.auction.settings import AuctionPolicy
 from schemas.elastic.settings import ElasticPolicy
 from schemas.kafka_connection import KafkaConnection
@@ -41,12 +44,17 @@ def test_settings_and_defaults(page: str, policy: type[PolicySettings]) -> None:
         ("executors/settings.md", "## The runner lora", LoraSettings, set()),
         ("executors/settings.md", "## The runner tuner", TunerSettings, set()),
         ("executors/settings.md", "## The runner moe", MoeSettings, set()),
+        ("elastic-runner.md", "## Settings", ElasticSettings, set()),
+        ("lender.md", "## Running it", LenderSettings, set(ServiceSettings.model_fields)),
+        ("broker.md", "## Settings", BrokerSettings, set()),
     ],
 )
 def test_variables_and_defaults(page: str, heading: str, model: type[BaseModel], elsewhere: set[str]) -> None:
     rows = split(table_after((DOCS / page).read_text(encoding="utf-8"), heading))
     fields = {
-        name: field for name, field in model.model_fields.items() if name not in KafkaConnection.model_fields
+        name.removeprefix("lender_"): field
+        for name, field in model.model_fields.items()
+        if name not in KafkaConnection.model_fields
     }
     assert set(fields) - elsewhere <= set(rows)
     assert set(rows) - {"bootstrap_servers", "kafka_*", "validate"} <= set(fields)
@@ -64,7 +72,7 @@ def split(table: Mapping[str, str]) -> dict[str, str]:
     """Return a table with one name in each row, in lower case; names with one default each have theirs."""
     rows = {}
     for names, defaults in table.items():
-        each = [name.lower() for name in re.findall(r"[A-Z_*]+", names)]
+        each = [name.removeprefix("MILLRACE_").lower() for name in re.findall(r"[A-Z_*]+", names)]
         values = defaults.split(", ") if len(defaults.split(", ")) == len(each) else [defaults] * len(each)
         rows.update({name: value.strip("`") for name, value in zip(each, values, strict=True)})
     return rows
