@@ -17,6 +17,7 @@ from infra.kafka.settings import BrokerSettings
 from infra.lender.settings import LenderSettings
 from schemas.auction.settings import AuctionPolicy
 from schemas.elastic.settings import ElasticPolicy
+from schemas.experts.settings import ExpertsPolicy
 from schemas.kafka_connection import KafkaConnection
 from schemas.kind import PolicySettings
 from schemas.services import ServiceSettings
@@ -28,7 +29,10 @@ OF_EVERY_SERVICE = {*ServiceSettings.model_fields, "session_timeout_s", "heartbe
 """Settings that the page of solvers leaves to that of workers."""
 
 
-@pytest.mark.parametrize(("page", "policy"), [("auction.md", AuctionPolicy), ("elastic.md", ElasticPolicy)])
+@pytest.mark.parametrize(
+    ("page", "policy"),
+    [("auction.md", AuctionPolicy), ("elastic.md", ElasticPolicy), ("experts.md", ExpertsPolicy)],
+)
 def test_settings_and_defaults(page: str, policy: type[PolicySettings]) -> None:
     settings = table_after((DOCS / page).read_text(encoding="utf-8"), "## Settings")
     fields = {name: field for name, field in policy.model_fields.items() if name != "kind"}
