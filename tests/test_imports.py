@@ -74,7 +74,7 @@ def test_no_module_imports_itself_by_way_of_others():
         pytest.fail(f"import circle: {' <- '.join(error.args[1])}")
 
 
-def test_no_string_names_a_module_of_a_higher_layer():
+def test_no_string_names_higher_module():
     named = re.compile(rf"({'|'.join(PACKAGES)})(\.\w+)+(:\w+)?")
     upwards = []
     for name, path in modules().items():

@@ -1,8 +1,7 @@
 """Readers of topics from their beginning, or from now on; and of the boards of cells."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Literal, Self
 

@@ -8,7 +8,7 @@ from bench.report import kept_to_one_run, write_artefacts
 from infra.errors import CommandError
 
 
-def test_a_folder_in_which_a_benchmark_runs_is_refused_to_another_until_it_ends(tmp_path):
+def test_folder_in_use_is_refused(tmp_path):
     folder = tmp_path / "new"
     with (
         kept_to_one_run(folder),

@@ -77,23 +77,23 @@ WITH_QUICK_FORM = goal(at_least=1, full=Plausibility((0, 10), runs=5), quick=Pla
         "quick form: not a number",
     ],
 )
-def test_a_gate_names_what_is_wrong_with_a_figure(quick, value, runs, words):
+def test_gate_names_fault_of_figure(quick, value, runs, words):
     assert WITH_QUICK_FORM.faults(measured(value, runs), quick) == words
 
 
-def test_without_a_block_of_its_own_the_quick_form_is_held_to_the_goal_alone():
+def test_quick_form_without_block_uses_goal():
     aim = goal(at_least=1, full=Plausibility((0, 10), runs=5))
     assert aim.faults(measured(11.0, runs=1), quick=True) == []
     assert aim.faults(measured(0.5, runs=1), quick=True) == ["gain is 0.5 %, goal >= 1"]
 
 
 @pytest.mark.parametrize("quick", [False, True])
-def test_a_figure_that_a_part_did_not_bring_is_a_fault_that_names_it(quick):
+def test_missing_figure_of_part_is_named(quick):
     faults = missed("auction", ["sensitivity", "ratio"], [Measurement("ratio_mean", 1.05, "", 30)], quick)
     assert faults == ["ratio_worst is missing: ratio ran and did not bring it"]
 
 
-def test_figures_of_parts_that_did_not_run_are_not_missed():
+def test_figures_of_skipped_parts_are_not_missed():
     assert missed("auction", ["misreports of another suite"], [], quick=False) == []
 
 
@@ -103,7 +103,7 @@ def test_every_figure_names_a_part_that_there_is(bench, tmp_path):
 
 
 @pytest.mark.parametrize("bench", ["spine", "auction"])
-def test_the_quick_form_leaves_out_no_figure_with_a_goal(bench, tmp_path):
+def test_quick_form_keeps_all_goals(bench, tmp_path):
     left_out = parts(bench, tmp_path, quick=False) - parts(bench, tmp_path, quick=True)
     assert not [name for name, aim in goals(bench).items() if aim.part in left_out and aim.binds(quick=False)]
 
@@ -115,7 +115,7 @@ def parts(bench, folder, quick):
 
 
 @pytest.mark.parametrize("bench", ["spine", "auction"])
-def test_every_goal_lies_where_its_figure_is_expected_to_be(bench):
+def test_goals_lie_in_expected_ranges(bench):
     for name, aim in goals(bench).items():
         aims = [bound for bound in (aim.at_most, aim.at_least, aim.above) if bound is not None]
         if not aims:
@@ -126,32 +126,32 @@ def test_every_goal_lies_where_its_figure_is_expected_to_be(bench):
 
 
 @pytest.mark.parametrize("unit", ["ms", "s", "1/s"])
-def test_no_time_or_rate_of_the_spine_is_gated_as_it_is(unit):
+def test_spine_gates_no_absolute_time(unit):
     for name, aim in goals("spine").items():
         if aim.unit == unit:
             assert not aim.binds(quick=False), name
             assert aim.full == Plausibility(), name
 
 
-def test_the_rate_through_kafka_is_gated_by_that_of_faust_alone():
+def test_kafka_rate_is_gated_by_faust_alone():
     fault = goals("spine")["kafka_over_faust_ratio"].faults
     assert fault(Measurement("kafka_over_faust_ratio", 0.4, "", 15_000), quick=False) == []
     (line,) = fault(Measurement("kafka_over_faust_ratio", 0.39, "", 15_000), quick=True)
     assert line == "kafka_over_faust_ratio is 0.39 1, goal >= 0.4"
 
 
-def test_the_quick_form_of_the_auction_is_held_to_ranges_of_its_own():
+def test_quick_auction_has_own_ranges():
     assert all(aim.quick is not None and aim.quick.expected for aim in goals("auction").values())
 
 
-def test_a_report_has_no_value_where_there_is_no_number():
+def test_report_omits_invalid_numbers():
     document = report("auction", [Measurement("ratio_mean", math.nan, "")], quick=False, seed=0)
     (figure,) = document["figures"]
     assert (figure["value"], figure["met"]) == (None, False)
     assert "NaN" not in dumps(document)
 
 
-def test_a_figure_without_a_goal_for_its_form_is_neither_met_nor_missed():
+def test_figure_without_goal_is_not_judged():
     figures = [
         Measurement("welfare_over_titan_pct", 1.0, ""),
         Measurement("welfare_over_fixed_price_pct", 1.0, ""),
@@ -161,7 +161,7 @@ def test_a_figure_without_a_goal_for_its_form_is_neither_met_nor_missed():
     assert all(figure["note"].startswith("quick form") for figure in document["figures"])
 
 
-def test_a_report_holds_what_was_measured_and_nothing_else(tmp_path):
+def test_report_holds_only_measurements(tmp_path):
     document = report("spine", [Measurement("fused_speedup", 1.5, "seen")], quick=True, seed=7)
     assert [figure["name"] for figure in document["figures"]] == ["fused_speedup"]
     table = Table("times", ("nodes", "decision_ms"), [(1, 2.5), (1, 3.5)])
@@ -170,6 +170,6 @@ def test_a_report_holds_what_was_measured_and_nothing_else(tmp_path):
     assert (tmp_path / "times.csv").read_text().splitlines() == ["nodes,decision_ms", "1,2.5", "1,3.5"]
 
 
-def test_a_figure_that_no_gate_file_has_is_a_fault():
+def test_figure_without_gate_is_fault():
     (fault,) = missed("merging", [], [Measurement("speed", 1.0, "")], quick=False)
     assert fault == "speed is not in the gate file"

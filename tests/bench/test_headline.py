@@ -65,7 +65,7 @@ def folders(tmp_path):
     ],
     ids=["missing", "full before quick", "current before stale", "stale", "stale: full before quick"],
 )
-def test_a_figure_is_current_only_while_its_sources_are(folders, full, quick, state, value):
+def test_figure_is_current_with_its_sources(folders, full, quick, state, value):
     (line,) = stated([RATIO], folders(full, quick))
     assert line.state == state
     assert (line.figure and line.figure.value) == value
@@ -76,14 +76,14 @@ def test_a_figure_is_current_only_while_its_sources_are(folders, full, quick, st
     [(None, [("spine", "Kafka")]), (figure(0.5, sources="old"), [("spine", "Kafka")]), (figure(0.5), [])],
     ids=["missing", "stale", "current"],
 )
-def test_short_parts_are_measured_anew_unless_they_are_current(folders, kept, measured):
+def test_stale_short_parts_are_measured_again(folders, kept, measured):
     seen = []
     lines = stated([RATIO], folders(kept, None))
     run_short(lines, lambda bench, part: seen.append((bench, part)))
     assert seen == measured
 
 
-def test_the_table_names_commit_machine_and_what_is_stale(folders):
+def test_table_names_commit_machine_and_stale_figures(folders):
     text = table(stated([RATIO], folders(figure(0.5, sources="old"), None)))
     assert text.splitlines()[-1] == (
         "| `kafka_over_faust_ratio`: rate over Faust's | 0.5 | full | `012345678` + changes "
@@ -98,7 +98,7 @@ def test_the_table_names_what_is_missing_below_it(folders):
     ]
 
 
-def test_a_report_becomes_figures_with_commit_machine_and_sources(tmp_path):
+def test_report_becomes_figures_with_origin(tmp_path):
     document = report("spine", [Measurement("fused_speedup", 1.5, "seen")], quick=True, seed=7)
     KeptFigures(tmp_path).keep(kept_figures(document))
     kept = KeptFigures(tmp_path).find("fused_speedup")
@@ -107,7 +107,7 @@ def test_a_report_becomes_figures_with_commit_machine_and_sources(tmp_path):
     assert kept.is_current("spine")
 
 
-def test_a_part_replaces_its_own_figures_and_no_others(tmp_path):
+def test_part_replaces_only_its_figures(tmp_path):
     for name, value in (("fused_speedup", 1.5), ("recovery_s", 8.0), ("fused_speedup", 1.6)):
         document = report("spine", [Measurement(name, value, "")], quick=False, seed=0)
         KeptFigures(tmp_path).keep(kept_figures(document))
@@ -121,7 +121,7 @@ def test_damaged_figures_are_one_line(tmp_path):
         KeptFigures(tmp_path)
 
 
-def test_the_table_goes_between_the_marks_of_each_document(tmp_path):
+def test_table_goes_between_marks_of_documents(tmp_path):
     for name in headline.DOCUMENTS:
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -145,7 +145,7 @@ def test_the_documents_have_the_table_of_published_figures():
         assert text in (ROOT / name).read_text(), name
 
 
-def test_every_document_has_the_marks_and_every_headline_is_a_figure():
+def test_documents_have_marks_and_headlines_have_figures():
     for name in headline.DOCUMENTS:
         text = (headline.ROOT / name).read_text()
         assert text.count("<!-- headline -->") == text.count("<!-- /headline -->") == 1, name

@@ -55,7 +55,7 @@ def test_outcomes_are_found_again(tmp_path):
     assert again.missing([ONE, OTHER, OTHER]) == [OTHER]
 
 
-def test_a_part_of_a_file_that_a_kill_left_is_not_an_outcome(tmp_path):
+def test_partial_file_is_no_outcome(tmp_path):
     runs = runs_in(tmp_path)
     runs.keep(ONE, {"welfare": 7.0})
     (path,) = (tmp_path / "runs").iterdir()
@@ -63,7 +63,7 @@ def test_a_part_of_a_file_that_a_kill_left_is_not_an_outcome(tmp_path):
     assert runs_in(tmp_path).missing([ONE]) == [ONE]
 
 
-def test_outcomes_of_other_sources_are_kept_and_not_reused(tmp_path):
+def test_outcomes_of_other_sources_are_unused(tmp_path):
     runs_in(tmp_path, "old").keep(ONE, {"welfare": 7.0})
     assert runs_in(tmp_path, "new").missing([ONE]) == [ONE]
     assert runs_in(tmp_path, "old").missing([ONE]) == []
@@ -95,7 +95,7 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path):
         runs_in(tmp_path / "file").keep(ONE, {})
 
 
-def test_a_run_beside_others_does_not_serve_where_one_alone_is_wanted(tmp_path):
+def test_shared_run_does_not_serve_exclusive_one(tmp_path):
     alone = Trial(1, alone=True)
     runs_in(tmp_path).keep(ONE, {"welfare": 7.0}, alone=False)
     assert runs_in(tmp_path).missing([ONE, alone]) == [alone]
@@ -103,7 +103,7 @@ def test_a_run_beside_others_does_not_serve_where_one_alone_is_wanted(tmp_path):
     assert runs_in(tmp_path).missing([ONE, alone]) == []
 
 
-def test_a_trial_that_was_not_run_has_no_outcome(tmp_path):
+def test_trial_that_did_not_run_has_no_outcome(tmp_path):
     with pytest.raises(KeyError, match="number 1: not run"):
         runs_in(tmp_path).of(ONE)
 
@@ -119,14 +119,14 @@ def test_each_missing_trial_is_made_once_and_named(tmp_path):
     assert runs.of(OTHER)["number"] == 2
 
 
-def test_a_trial_that_fails_is_named_and_the_ones_before_are_kept(tmp_path):
+def test_failing_trial_is_named_and_others_kept(tmp_path):
     with pytest.raises(CommandError, match="number -1: no such number"):
         runs_in(tmp_path).complete([ONE, Trial(-1)], 1, Console(quiet=True))
     assert runs_in(tmp_path).missing([ONE]) == []
 
 
 @pinned
-def test_a_run_made_alone_has_one_core_and_the_next_begins_with_all_of_them(tmp_path):
+def test_exclusive_run_has_one_core_temporarily(tmp_path):
     before = os.sched_getaffinity(0)
     runs = runs_in(tmp_path)
     trials = [Trial(1, alone=True), Trial(2, alone=True)]
@@ -137,7 +137,7 @@ def test_a_run_made_alone_has_one_core_and_the_next_begins_with_all_of_them(tmp_
 
 @pinned
 @pytest.mark.slow
-def test_processes_beside_each_other_have_a_core_each_and_bring_what_one_brings(tmp_path):
+def test_parallel_processes_have_own_cores(tmp_path):
     trials = [Trial(number) for number in range(4)]
     runs = runs_in(tmp_path)
     runs.complete(trials, 2, Console(quiet=True))
@@ -150,7 +150,7 @@ def test_processes_beside_each_other_have_a_core_each_and_bring_what_one_brings(
 
 
 @pytest.mark.slow
-def test_a_trial_whose_memory_is_measured_has_a_process_of_its_own(tmp_path):
+def test_trial_measuring_memory_has_own_process(tmp_path):
     experiment = Experiment[Trial, Values](run, TypeAdapter(Values), (), own_process=True)
     runs = runs_in(tmp_path, experiment=experiment)
     alone = [Trial(1, alone=True), Trial(2, alone=True)]
@@ -162,7 +162,7 @@ def test_a_trial_whose_memory_is_measured_has_a_process_of_its_own(tmp_path):
 
 
 @pinned
-def test_a_run_that_fails_on_its_one_core_leaves_the_others_usable_after_it():
+def test_failing_exclusive_run_restores_cores():
     before = os.sched_getaffinity(0)
     inside = []
 
@@ -178,14 +178,14 @@ def test_a_run_that_fails_on_its_one_core_leaves_the_others_usable_after_it():
 
 
 @pinned
-def test_more_jobs_than_usable_cores_are_as_many_as_there_are_and_said():
+def test_excess_jobs_are_reduced_with_remark():
     said = Console(file=io.StringIO(), width=200)
     with on_one_core():
         assert jobs_at_once(64, said) == 1
     assert said.file.getvalue() == "--jobs 64 is more than the usable cores: 1 at a time\n"
 
 
-def test_jobs_that_there_are_cores_for_are_left_as_they_are_and_nothing_is_said():
+def test_fitting_jobs_are_kept_without_remark():
     said = Console(file=io.StringIO())
     assert jobs_at_once(1, said) == 1
     assert said.file.getvalue() == ""

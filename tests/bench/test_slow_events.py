@@ -29,7 +29,7 @@ IDLE = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", SITUATIONS)
-def test_each_situation_is_before_an_event_that_the_cell_decides(policy: str) -> None:
+def test_situation_precedes_decided_event(policy: str) -> None:
     situations = list(SITUATIONS[policy](random.Random(0), 40))
     assert {situation.what.partition(":")[0] for situation in situations} == EVENTS[policy]
     for situation in situations:

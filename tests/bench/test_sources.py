@@ -32,7 +32,7 @@ def imported(path: Path) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=list(EXPERIMENTS))
-def test_whatever_a_run_imports_is_part_of_its_digest(experiment):
+def test_digest_covers_all_imports_of_run(experiment):
     covered = {str(path.relative_to(ROOT)) for path in files_of(experiment.sources)} - {"requirements.lock"}
     missing = {other: file for file in covered for other in imported(ROOT / file)}
     allowed = covered | DECIDES_NOTHING | HARNESS
@@ -56,7 +56,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", DAYS.sources)
-def test_a_change_of_anything_that_decides_changes_the_digest(checkout, name):
+def test_deciding_change_changes_digest(checkout, name):
     before = digest_of(DAYS.sources, checkout)
     (checkout / name if "." in name else checkout / name / "some.py").write_text("other")
     assert digest_of(DAYS.sources, checkout) != before

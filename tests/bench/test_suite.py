@@ -15,7 +15,7 @@ def test_parts_have_titles_of_their_own(name):
 
 
 @pytest.mark.parametrize("name", list(SUITES))
-def test_a_part_that_is_named_by_a_function_has_one(name):
+def test_named_part_has_its_function(name):
     from pkgutil import resolve_name
 
     for part in SUITES[name].suite().parts:

@@ -35,7 +35,7 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp
     assert settings.broker_port == 9092
 
 
-def test_a_named_cluster_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
+def test_unanswering_cluster_is_one_line(tmp_path: Path) -> None:
     settings = BrokerSettings(bootstrap_servers="127.0.0.1:1", bootstrap_timeout_s=0.3)
     assert re.fullmatch(
         r"No Kafka broker answers at 127\.0\.0\.1:1 within 0\.3 s \(.*\): "
@@ -45,7 +45,7 @@ def test_a_named_cluster_that_does_not_answer_is_one_line(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("no_docker")
-def test_an_ephemeral_broker_leaves_nothing_even_when_it_fails(
+def test_ephemeral_broker_leaves_nothing_after_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -57,7 +57,7 @@ def test_an_ephemeral_broker_leaves_nothing_even_when_it_fails(
 
 
 @pytest.mark.usefixtures("no_docker", "no_packaged_java")
-def test_nothing_to_run_a_broker_with_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_broker_software_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     assert _failure(_own_broker_settings(tmp_path)) == (
@@ -79,7 +79,7 @@ def test_nothing_to_run_a_broker_with_is_one_line(tmp_path: Path, monkeypatch: p
     ],
     ids=["too old", "broken"],
 )
-def test_a_java_that_will_not_do_is_one_line(
+def test_unfit_java_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str
 ) -> None:
     java = _java_home(tmp_path, script, monkeypatch)
@@ -89,7 +89,7 @@ def test_a_java_that_will_not_do_is_one_line(
     assert len(failure.splitlines()) == 1
 
 
-def test_the_java_of_the_package_stands_in_for_one_that_is_too_old(
+def test_packaged_java_replaces_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     java = _java_home(tmp_path, """echo 'openjdk version "11.0.22" 2024-01-16' >&2""", monkeypatch)
@@ -123,7 +123,7 @@ def test_a_taken_port_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_docker")
-def test_a_data_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+def test_unwritable_data_directory_is_one_line(tmp_path: Path) -> None:
     in_the_way = tmp_path / "file"
     in_the_way.touch()
     assert re.fullmatch(

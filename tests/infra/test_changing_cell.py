@@ -102,7 +102,7 @@ def kinds(outcomes: list[Outcome]) -> list[type[Outcome]]:
 
 
 class TestNodes:
-    def test_a_node_joins_is_lent_comes_back_and_retires(self, bench: Bench) -> None:
+    def test_node_joins_is_lent_returns_and_retires(self, bench: Bench) -> None:
         bench.send(JOINED)
         assert status(bench) == ("z", "z", "down"), "nobody has heard it yet"
         bench.send(online("a9"))
@@ -126,9 +126,7 @@ class TestNodes:
         bench.send(tick(2), started("a9", 2, 50), finished("a9", 2))
         assert status(bench) == ("z", "y", "up")
 
-    def test_a_loan_that_is_taken_back_before_it_begins_leaves_the_node_where_it_was(
-        self, bench: Bench
-    ) -> None:
+    def test_cancelled_loan_leaves_node_in_place(self, bench: Bench) -> None:
         bench.send(JOINED, online("a9"), silent("a1"), bid(), LENT, RETURNED)
         assert status(bench) == ("z", "z", "up")
 
@@ -142,7 +140,7 @@ class TestNodes:
         bench.send(NodeUncordoned(cell="c", node="a9"))
         assert status(bench) == ("z", "z", "up")
 
-    def test_a_node_that_a_zone_with_another_model_borrows_is_awaited_there(self) -> None:
+    def test_node_lent_to_other_model_is_awaited(self) -> None:
         other = zone(id="y", base_model="other", nodes=(node("y1"),))
         bench = Bench.configured(zones=(zone(nodes=(node("a1"),)), other))
         bench.send(JOINED, online("a9"), LENT)
@@ -165,11 +163,11 @@ class TestNodes:
         assert (type(ignored), ignored.reason) == (EventIgnored, reason)
         assert seen(bench) == before
 
-    def test_a_node_that_was_refused_once_joins_by_a_later_event(self, bench: Bench) -> None:
+    def test_refused_node_joins_by_later_event(self, bench: Bench) -> None:
         bench.send(JOINED.model_copy(update={"zone": "nozone", "gpu_type": "slow"}), JOINED)
         assert seen(bench)["a9"].gpu_type == "fast"
 
-    def test_a_node_of_the_first_configuration_is_up_once_it_is_heard(self) -> None:
+    def test_configured_node_is_up_after_report(self) -> None:
         bench = Bench.configured()
         bench.send(online("a1"), heard("a2"))
         board, *_ = boards(bench)
@@ -178,7 +176,7 @@ class TestNodes:
 
 
 class TestZones:
-    def test_a_zone_is_configured_anew_with_other_nodes_types_and_tariffs(self, bench: Bench) -> None:
+    def test_zone_is_reconfigured_with_nodes_types_and_tariffs(self, bench: Bench) -> None:
         cheap = Tariff(name="cheap", micros_per_kwh=(UNIT,) * HOURS_PER_DAY)
         changed = ConfiguredNode(id="a1", gpu_type="slow", tariff="cheap")
         outcomes = bench.send(
@@ -201,7 +199,7 @@ class TestZones:
 class TestUtilisation:
     """A fast node trains 10 samples per second: 200 samples are 20 s of its time. A slot has 10 s."""
 
-    def test_the_work_of_a_node_that_has_joined_counts_and_its_time_since_then(self, bench: Bench) -> None:
+    def test_joined_node_counts_since_it_joined(self, bench: Bench) -> None:
         bench.send(tick(2), JOINED, online("a9"), silent("a1"), bid())
         bench.send(tick(3), started("a9", 3, 0), finished("a9", 3), tick(6))
         assert utilisation(bench) == pytest.approx(20 / (60 + 60 + 40)), "of a1, y1 and a9"
@@ -211,16 +209,14 @@ class TestUtilisation:
         bench.send(tick(1), started("a9", 1, 0), finished("a9", 1), tick(2), RETIRED, tick(10))
         assert utilisation(bench) == pytest.approx(20 / (100 + 100 + 20))
 
-    def test_a_node_of_the_first_configuration_that_has_left_counts_from_the_first_tick(
-        self, bench: Bench
-    ) -> None:
+    def test_departed_configured_node_counts_from_first_tick(self, bench: Bench) -> None:
         bench.send(JOINED, tick(3), NodeRetired(cell="c", node="a1"), tick(4))
         assert list(seen(bench)) == ["y1", "a9"]
         bench.send(online("a9"), bid(deadline_s=1_100.0))
         bench.send(tick(5), started("a9", 5, 0), finished("a9", 5), tick(10))
         assert utilisation(bench) == pytest.approx(20 / (30 + 100 + 100))
 
-    def test_a_lent_node_works_at_its_speed_in_the_borrowing_zone(self) -> None:
+    def test_lent_node_works_at_borrowers_speed(self) -> None:
         fast, slow = zone().gpu_types
         slower = fast.model_copy(update={"samples_per_s": 8.0})
         other = zone(id="y", nodes=(node("y1"),), gpu_types=(slower, slow))
@@ -229,7 +225,7 @@ class TestUtilisation:
         bench.send(tick(1), started("a9", 1, 0), finished("a9", 1), tick(2), RETURNED, tick(10))
         assert utilisation(bench) == pytest.approx(25 / 300)
 
-    def test_work_counts_at_the_speed_that_held_when_it_was_done(self, bench: Bench) -> None:
+    def test_work_counts_at_speed_of_its_time(self, bench: Bench) -> None:
         bench.send(bid("j"), tick(1), started("a1", 1, 0), finished("a1", 1), tick(2))
         types = (GpuType(name="fast", samples_per_s=20.0, memory_gib=10.0, power_kw=1.0), zone().gpu_types[1])
         assert kinds(bench.send(reconfigured(gpu_types=types)))[0] is ZoneAccepted
@@ -251,7 +247,7 @@ def test_decisions_that_are_published_twice_count_once(bench: Bench) -> None:
     assert (once.nodes.losses, once.jobs.rejections.total()) == (1, 1)
 
 
-def test_a_job_that_runs_on_several_nodes_is_shown_on_each(bench: Bench) -> None:
+def test_job_on_several_nodes_is_shown_on_each(bench: Bench) -> None:
     bench.send(bid(), tick(1), started("a1", 1, 0), started("y1", 1, 0))
     assert column(shown(bench), "job", "node") == {"j": "a1, y1"}
     assert column(shown(bench), "node", "runs") == {"a1": "j", "y1": "j"}

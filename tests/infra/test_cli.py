@@ -38,7 +38,7 @@ def test_help_names_every_command():
         assert f" {command} " in asked.stdout
 
 
-def test_help_says_of_a_command_what_the_command_says_of_itself():
+def test_help_repeats_description_of_each_command():
     for place in COMMANDS.values():
         found = load(place)
         says = found.info.help if isinstance(found, typer.Typer) else found.__doc__.splitlines()[0]
@@ -212,7 +212,7 @@ def test_a_fault_is_one_line_and_a_status(files, capsys, monkeypatch, arguments,
 
 
 @pytest.mark.parametrize("command", [["watch"], ["solver"], ["worker"], ["executor", "--node", "n1"]])
-def test_settings_of_a_connection_that_do_not_go_together_are_one_line(capsys, monkeypatch, command):
+def test_contradicting_connection_settings_are_one_line(capsys, monkeypatch, command):
     monkeypatch.setenv("MILLRACE_BOOTSTRAP_SERVERS", NOWHERE)
     monkeypatch.setenv("MILLRACE_CELL", "c")
     monkeypatch.setenv("MILLRACE_KAFKA_PASSWORD", "hush")
@@ -224,7 +224,7 @@ def test_settings_of_a_connection_that_do_not_go_together_are_one_line(capsys, m
     assert "hush" not in error
 
 
-def test_rights_are_printed_without_a_broker_and_for_the_principals_that_are_named(capsys):
+def test_rights_are_printed_without_broker(capsys):
     arguments = ["topics", "acls", "--json", "--topic-prefix", "mine", "--worker-group", "others"]
     assert run([*arguments, "--principal", "nodes=User:CN=farm"]) == 0
     rights = json.loads(capsys.readouterr().out)
@@ -237,7 +237,7 @@ def test_rights_are_printed_without_a_broker_and_for_the_principals_that_are_nam
     assert groups == {("User:worker", "mine.others"), ("User:solver", "mine.solvers")}
 
 
-def test_without_a_deployment_it_is_said_how_to_get_one(capsys, monkeypatch, tmp_path):
+def test_missing_deployment_is_explained(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("MILLRACE_DATA_DIR", str(tmp_path))
     monkeypatch.delenv("MILLRACE_BOOTSTRAP_SERVERS", raising=False)
     assert run(["watch"]) == 1
@@ -296,7 +296,7 @@ def test_a_simulated_ledger_is_replayed(capsys, monkeypatch, tmp_path):
     assert (verdict["ok"], verdict["cells"], verdict["events"]) == (True, 1, figures["events"])
 
 
-def test_the_state_at_the_end_of_a_simulated_ledger_is_watched(capsys, monkeypatch, tmp_path):
+def test_end_of_simulated_ledger_is_watched(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
     figures = simulate(capsys, "--out", str(tmp_path))
     ledger = str(tmp_path / "ledger.jsonl")
@@ -314,7 +314,7 @@ def test_the_state_at_the_end_of_a_simulated_ledger_is_watched(capsys, monkeypat
     assert "the log has no cell nowhere" in capsys.readouterr().err
 
 
-def test_a_replay_that_differs_says_where_and_fails(capsys, monkeypatch, tmp_path):
+def test_differing_replay_names_place_and_fails(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
     simulate(capsys, "--out", str(tmp_path))
     decisions = tmp_path / "decisions.jsonl"
@@ -351,7 +351,7 @@ def test_schemas_are_listed_and_printed(capsys):
     assert run(["schemas", "check"]) == 0
 
 
-def test_the_schemas_of_an_installed_policy_are_printed_and_not_checked(tmp_path):
+def test_schemas_of_installed_policy_are_printed_not_checked(tmp_path):
     (tmp_path / "plugin.py").write_text(
         "from dataclasses import replace\n"
         "from typing import ClassVar\n"

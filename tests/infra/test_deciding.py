@@ -8,7 +8,7 @@ import pytest
 from infra.commands.deciding import deciding
 
 
-def test_it_says_once_that_kernels_are_compiled(capsys: pytest.CaptureFixture[str]) -> None:
+def test_compilation_of_kernels_is_remarked_once(capsys: pytest.CaptureFixture[str]) -> None:
     with deciding("testing"):
         assert numba.njit(lambda number: number + 1)(1) == 2
         assert numba.njit(lambda number: number + 2)(1) == 3
@@ -17,7 +17,7 @@ def test_it_says_once_that_kernels_are_compiled(capsys: pytest.CaptureFixture[st
     )
 
 
-def test_it_says_so_where_they_are_not_kept(
+def test_unkept_kernels_are_remarked(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -30,7 +30,7 @@ def test_it_says_so_where_they_are_not_kept(
     )
 
 
-def test_it_says_nothing_where_none_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_compilation_has_no_remark(capsys: pytest.CaptureFixture[str]) -> None:
     with deciding("testing"):
         pass
     numba.njit(lambda number: number + 3)(1)

@@ -59,7 +59,7 @@ def keep_running_until(services: Services, said: list[str], words: str) -> None:
         time.sleep(0.05)
 
 
-def test_the_others_go_on_without_an_executor_that_cannot_run(running: Services, said: list[str]) -> None:
+def test_unfit_executor_leaves_others_running(running: Services, said: list[str]) -> None:
     running.begin(worker=FOREVER, clock=FOREVER, n1=UNFIT, n2=FOREVER)
 
     keep_running_until(running, said, "n1 cannot run: the model is missing; the others go on")
@@ -87,7 +87,7 @@ def test_it_is_tried_again_after_a_while(
     assert running.executors["c", "n1"].pid is not None
 
 
-def test_a_deployment_none_of_whose_executors_can_run_ends(running: Services, said: list[str]) -> None:
+def test_deployment_ends_if_all_executors_are_unfit(running: Services, said: list[str]) -> None:
     running.begin(worker=FOREVER, clock=FOREVER, n1=UNFIT, n2=UNFIT)
 
     with pytest.raises(CommandError, match="cannot run: the model is missing"):

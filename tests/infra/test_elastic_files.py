@@ -40,7 +40,7 @@ def test_an_elastic_job_is_read_from_yaml(tmp_path: Path) -> None:
     assert job.terms == ElasticTerms()
 
 
-def test_an_elastic_job_is_also_a_request_for_a_quote(tmp_path: Path) -> None:
+def test_elastic_job_file_requests_quote(tmp_path: Path) -> None:
     file = written(tmp_path, JOB)
     (job,), (request,) = read_jobs(file, 0.0, "c"), read_quote_requests(file, 0.0, "c")
     assert (request.user, request.zone, request.workload) == (job.user, job.zone, job.workload)
@@ -92,7 +92,7 @@ def test_an_elastic_job_is_also_a_request_for_a_quote(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_job_that_contradicts_itself_is_refused_in_one_line(
+def test_contradicting_job_is_refused_in_one_line(
     tmp_path: Path, before: str, after: str, fault: str
 ) -> None:
     file = written(tmp_path, JOB.replace(before, after))
@@ -115,7 +115,7 @@ def quoted(bench: ElasticBench, work_s: float, workers: tuple[int, int]) -> list
     return describe(answer)
 
 
-def test_a_quote_says_when_the_job_would_start_and_between_when_it_would_end() -> None:
+def test_quote_has_start_and_range_of_end() -> None:
     bench = ElasticBench()
     bench.send(elastic_cell(servers=1), tick(0.0))
     assert quoted(bench, 3_600, (1, 4)) == [
@@ -125,14 +125,14 @@ def test_a_quote_says_when_the_job_would_start_and_between_when_it_would_end() -
     ]
 
 
-def test_a_quote_of_a_job_of_one_size_has_one_end_and_waits_for_the_jobs_before_it() -> None:
+def test_quote_of_fixed_size_has_one_end() -> None:
     bench = ElasticBench()
     bench.send(elastic_cell(servers=1), tick(0.0), submit("before", 600, (4, 4)))
     head, *_ = quoted(bench, 3_600, (4, 4))
     assert head == "starts at 1970-01-01T00:04:00.000Z, ends at 1970-01-01T00:19:00.000Z"
 
 
-def test_a_job_that_could_never_run_is_answered_with_the_reason() -> None:
+def test_impossible_job_is_answered_with_reason() -> None:
     bench = ElasticBench()
     bench.send(elastic_cell(servers=1), tick(0.0))
     assert quoted(bench, 600, (5, 5)) == [

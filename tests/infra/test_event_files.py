@@ -45,7 +45,7 @@ def test_bids_are_read_from_yaml_with_their_conveniences(tmp_path):
     assert second.job_id.startswith("job-")
 
 
-def test_bids_are_read_from_json_lines_and_standard_input(tmp_path, monkeypatch):
+def test_bids_are_read_from_json_lines_and_stdin(tmp_path, monkeypatch):
     event = bid("j1", units=3.0)
     line = event.model_dump_json()
     path = tmp_path / "bids.jsonl"
@@ -56,7 +56,7 @@ def test_bids_are_read_from_json_lines_and_standard_input(tmp_path, monkeypatch)
         assert read_jobs("-", NOW_S)
 
 
-def test_a_single_bid_needs_no_list_and_a_cell_may_be_given_beside_the_file(tmp_path):
+def test_single_bid_and_separate_cell_are_read(tmp_path):
     path = tmp_path / "bid.yaml"
     fields = bid("j1").model_dump(mode="json")
     del fields["cell"]
@@ -73,7 +73,7 @@ def test_an_amount_is_never_rounded(tmp_path):
         read_jobs(str(path), NOW_S)
 
 
-def test_a_bid_is_also_a_request_for_a_quote(tmp_path):
+def test_bid_file_requests_quote(tmp_path):
     path = tmp_path / "bids.yaml"
     path.write_text(GOOD)
     first, _ = read_quote_requests(str(path), NOW_S)
@@ -152,7 +152,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("text", "line", "fault"), BAD.values(), ids=BAD.keys())
-def test_a_fault_is_one_line_that_names_file_and_line(tmp_path, text, line, fault):
+def test_fault_is_one_line_with_file_and_line(tmp_path, text, line, fault):
     path = tmp_path / "bids.yaml"
     path.write_text(text)
     with pytest.raises(EntriesFileError) as error:
@@ -176,14 +176,14 @@ def test_a_fault_is_one_line_that_names_file_and_line(tmp_path, text, line, faul
     ],
     ids=lambda line: line[:24],
 )
-def test_a_bad_json_line_is_named_by_its_number(tmp_path, line):
+def test_invalid_json_line_is_named_by_number(tmp_path, line):
     path = tmp_path / "bids.jsonl"
     path.write_text(f"{bid().model_dump_json()}\n{line}\n")
     with pytest.raises(EntriesFileError, match=r"bids\.jsonl:2: "):
         read_jobs(str(path), NOW_S)
 
 
-def test_a_byte_order_mark_and_any_character_of_json_are_read(tmp_path):
+def test_byte_order_mark_and_all_characters_are_read(tmp_path):
     path = tmp_path / "bids.jsonl"
     fields = bid().model_dump(mode="json")
     fields["workload"]["dataset"]["path"] = "one\u2028two.jsonl"

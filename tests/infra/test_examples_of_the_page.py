@@ -1,11 +1,11 @@
-"""The examples of docs/command-line.md that need no deployment: they print what the page shows."""
+"""Examples of docs/command-line/ that need no deployment: commands print the output that the page shows."""
 
 import pytest
 
 from infra.cli import run
 from infra.commands.options import CELLS_DIRECTORY
 
-PAGE = CELLS_DIRECTORY.parents[1] / "docs" / "command-line.md"
+PAGES = sorted((CELLS_DIRECTORY.parents[1] / "docs" / "command-line").glob("*.md"))
 FIRST_COMMANDS = {
     "a simulation and its replay": pytest.param(
         "millrace simulate --seed 3 --jobs 100", marks=pytest.mark.slow
@@ -17,7 +17,7 @@ LEFT_OUT = "…"
 
 def block_of(first_command: str) -> list[str]:
     """The lines of the example that begins with a command."""
-    page = PAGE.read_text()
+    page = "".join(page.read_text() for page in PAGES)
     start = page.index(f"$ {first_command}")
     return page[start : page.index("\n```", start)].splitlines()
 

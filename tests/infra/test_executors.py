@@ -53,12 +53,12 @@ def runners(cell: PresentCell, node: str, folders: Folders) -> list[str]:
     return json.loads(executor_environment(cell, node, folders)["MILLRACE_RUNNERS"])
 
 
-def test_servers_of_a_zone_that_commands_nothing_need_no_executors(folders: Folders) -> None:
+def test_servers_without_commands_need_no_executors(folders: Folders) -> None:
     cell = present(configuration(zones=(elastic("t1"), serving(lending=None))))
     assert served_nodes(cell, folders) == ["t1"]
 
 
-def test_servers_that_may_be_lent_have_executors_with_the_runners_of_their_borrowers(
+def test_lendable_servers_have_runners_of_borrowers(
     folders: Folders,
 ) -> None:
     cell = present(configuration(zones=(elastic("t1"), serving(BORROWER))))
@@ -66,7 +66,7 @@ def test_servers_that_may_be_lent_have_executors_with_the_runners_of_their_borro
     assert runners(cell, "s1", folders) == ["elastic"]
 
 
-def test_an_executor_started_during_a_loan_is_set_up_as_one_started_before_it(folders: Folders) -> None:
+def test_executor_setup_is_equal_during_a_loan(folders: Folders) -> None:
     configured = configuration(zones=(elastic("t1"), serving(BORROWER)))
     before, during = present(configured), present(configured, s1="e")
     assert executor_environment(before, "s1", folders) == {
@@ -75,7 +75,7 @@ def test_an_executor_started_during_a_loan_is_set_up_as_one_started_before_it(fo
     }
 
 
-def test_a_lent_server_holds_the_base_model_of_the_borrower_whose_jobs_share_one(folders: Folders) -> None:
+def test_lent_server_has_base_model_of_borrower(folders: Folders) -> None:
     auction = present(lending_cell())
     assert executor_environment(auction, "s1", folders)["MILLRACE_BASE_MODEL"] == "tiny"
     assert runners(auction, "s1", folders) == ["lora"]
@@ -85,13 +85,13 @@ def test_a_lent_server_holds_the_base_model_of_the_borrower_whose_jobs_share_one
     assert runners(mixed, "s1", folders) == ["elastic", "lora"]
 
 
-def test_a_node_that_its_operator_has_lent_is_set_up_for_the_zone_that_it_serves(folders: Folders) -> None:
+def test_node_lent_by_operator_serves_borrowing_zone(folders: Folders) -> None:
     cell = present(configuration(zones=(zone(), elastic("t1", "t2"))), t2="z")
     assert runners(cell, "t2", folders) == ["lora"]
     assert executor_environment(cell, "t2", folders)["MILLRACE_BASE_MODEL"] == "tiny"
 
 
-def test_an_executor_is_told_how_many_gpus_its_node_has_and_where_models_lie(folders: Folders) -> None:
+def test_executor_gets_gpu_count_and_model_folder(folders: Folders) -> None:
     cell = present(configuration(zones=(zone(), elastic("t1"))))
     environment = executor_environment(cell, "t1", folders)
     assert environment["MILLRACE_GPUS"] == "8"
@@ -102,7 +102,7 @@ def test_an_executor_is_told_how_many_gpus_its_node_has_and_where_models_lie(fol
 @pytest.mark.parametrize(
     ("timeout_s", "heartbeat_s"), [(60.0, 15.0), (14_400.0, 3_600.0), (86_400.0, 3_600.0)]
 )
-def test_heartbeats_fit_into_a_timeout_and_into_an_executors_settings(
+def test_heartbeats_fit_timeout_and_executor_settings(
     folders: Folders, monkeypatch: pytest.MonkeyPatch, timeout_s: float, heartbeat_s: float
 ) -> None:
     cell = present(configuration(zones=(elastic("t1"),), node_timeout_s=timeout_s))

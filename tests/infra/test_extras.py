@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> HostileFolder:
 
 
 @pytest.mark.long
-def test_a_ledger_is_simulated_replayed_and_watched_without_extras(millrace, folder):
+def test_ledger_commands_work_without_extras(millrace, folder):
     arguments = ["--cells", str(CELLS / "elastic.yaml"), "--jobs", "4", "--out", "simulated", "--json"]
     simulated = folder.run(millrace, "simulate", *arguments)
     assert json.loads(simulated.stdout)["admitted"] == 4, simulated.stderr
@@ -53,7 +53,7 @@ WITHOUT = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "says"), WITHOUT.values(), ids=WITHOUT.keys())
-def test_a_command_says_which_extra_it_lacks(millrace, folder, arguments, says):
+def test_command_names_missing_extra(millrace, folder, arguments, says):
     done = folder.run(millrace, *arguments)
     assert done.returncode == 1
     # A command that reports its progress says so where it takes long to load.

@@ -63,7 +63,7 @@ def until(path: Path, text: str = "") -> str:
     return path.read_text()
 
 
-def test_a_forked_service_and_its_worker_have_variables_umask_and_log_and_one_parent(server, tmp_path):
+def test_forked_service_has_own_variables_umask_and_log(server, tmp_path):
     before = os.umask(0o077)
     try:
         service = started(server, tmp_path, "report")
@@ -78,7 +78,7 @@ def test_a_forked_service_and_its_worker_have_variables_umask_and_log_and_one_pa
     assert is_gone_within(service.pid or 0, PATIENCE_S) or service.exit_status == 0
 
 
-def test_a_service_is_stopped_in_order_and_its_status_is_known(server, tmp_path):
+def test_service_stops_in_order_with_known_status(server, tmp_path):
     service = started(server, tmp_path, "wait_for_sigterm")
     until(tmp_path / "said", "waiting")
     process = psutil.Process(service.pid)
@@ -100,7 +100,7 @@ def test_a_killed_service_is_started_again(server, tmp_path):
     service.stop()
 
 
-def test_services_end_with_their_server_and_run_again_with_the_next(server, tmp_path):
+def test_services_end_with_server_and_restart(server, tmp_path):
     service = started(server, tmp_path, "wait_for_sigterm")
     until(tmp_path / "said", "waiting")
     first = service.pid
@@ -114,7 +114,7 @@ def test_services_end_with_their_server_and_run_again_with_the_next(server, tmp_
     service.stop()
 
 
-def test_a_service_ends_in_order_when_who_wanted_it_is_killed(tmp_path):
+def test_service_ends_when_its_requester_is_killed(tmp_path):
     owner = subprocess.Popen([sys.executable, "-c", WANTS_ONE, str(tmp_path)])
     until(tmp_path / "said", "waiting")
     owner.kill()
@@ -122,7 +122,7 @@ def test_a_service_ends_in_order_when_who_wanted_it_is_killed(tmp_path):
     assert until(tmp_path / "said", "ended in order")
 
 
-def test_where_a_library_is_missing_the_server_says_so(tmp_path):
+def test_server_reports_missing_library(tmp_path):
     with fork_server(tmp_path, modules=("no_such_module",)) as server:
         while "keeps dying" not in (fault := fault_of(server)):
             time.sleep(0.01)

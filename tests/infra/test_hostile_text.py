@@ -74,7 +74,7 @@ def test_a_story_is_safe(capsys, hostile, json_wanted):
 
 
 @PARAMETERS
-def test_the_headers_of_a_dead_letter_are_safe_and_the_escaped_ones_counted(hostile):
+def test_dead_letter_headers_are_escaped_and_counted(hostile):
     raw = hostile.encode()
     record = ReadRecord(
         "t.jobs",

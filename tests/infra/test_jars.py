@@ -22,7 +22,7 @@ from streams.kafka.faults import BrokerError
 MIRROR = "https://maven.example/all"
 
 
-def test_the_pins_are_those_of_the_pom_as_it_is() -> None:
+def test_pins_match_the_pom() -> None:
     """After a change of pom.xml run `make jars`."""
     assert PINS.read_text().startswith(f"# {hashlib.sha256(POM.read_bytes()).hexdigest()}  pom.xml\n")
     assert f"kafka_2.13-{kafka_version()}.jar" in {jar.name for jar in pinned_jars()}
@@ -68,7 +68,7 @@ def test_no_settings_of_maven_name_no_mirror(tmp_path: Path) -> None:
     assert mirror_of_central(tmp_path / "settings.xml") is None
 
 
-def test_settings_of_maven_that_are_no_xml_are_one_line(tmp_path: Path) -> None:
+def test_invalid_maven_settings_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "settings.xml").write_text("<settings>")
     with pytest.raises(BrokerError, match=r"^.*settings\.xml is no XML \(.*\): correct it, or set"):
         mirror_of_central(tmp_path / "settings.xml")

@@ -6,7 +6,7 @@ from infra.commands.log_files import LogFiles
 from streams.replay.files import DECISIONS_FILE, LEDGER_FILE
 
 
-def test_a_log_that_is_not_finished_leaves_the_one_before_as_it_was(tmp_path):
+def test_unfinished_log_leaves_previous_one(tmp_path):
     folder = tmp_path / "new"
     with LogFiles(folder) as files:
         files.write([], [])

@@ -18,7 +18,7 @@ def written(folder: Path, text: str) -> str:
     return str(file)
 
 
-def test_the_job_of_the_page_has_the_fields_of_table_1(tmp_path: Path) -> None:
+def test_job_of_page_has_fields_of_table_1(tmp_path: Path) -> None:
     (job,) = read_jobs(written(tmp_path, JOB), 0.0, "c")
     assert job.terms == MergingTerms()
     assert isinstance(job.workload, TuningWorkload)
@@ -75,7 +75,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("before", "after", "fault"), FAULTS.values(), ids=FAULTS)
-def test_a_job_that_cannot_be_is_refused_with_file_line_and_field(
+def test_impossible_job_is_refused_with_place(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], before: str, after: str, fault: str
 ) -> None:
     text = JOB.replace(before, after)
@@ -92,7 +92,7 @@ def test_a_job_that_cannot_be_is_refused_with_file_line_and_field(
     assert error.count("\n") == 1
 
 
-def test_the_messages_of_the_page_are_those_that_are_printed(tmp_path: Path) -> None:
+def test_messages_of_page_are_printed(tmp_path: Path) -> None:
     table = PAGE.split("| mistake | message |\n|---|---|\n")[1].split("\n\n")[0]
     rows = [[cell.strip().strip("`") for cell in row.strip("|").split(" | ")] for row in table.splitlines()]
     changes = [

@@ -17,7 +17,7 @@ PAGE = (ROOT / "docs" / "merging.md").read_text(encoding="utf-8")
 PAGES = (PAGE, *(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "merging").glob("*.md")))
 
 
-def test_the_settings_are_those_of_the_policy_with_their_defaults() -> None:
+def test_settings_of_page_have_defaults() -> None:
     settings = table_after(PAGE, "## Settings")
     assert set(settings) == set(MergingPolicy.model_fields) - {"kind"}
     for name, written in settings.items():
@@ -30,7 +30,7 @@ def test_the_settings_are_those_of_the_policy_with_their_defaults() -> None:
             assert written == default, name
 
 
-def test_the_story_of_the_page_is_one_that_explain_tells(capsys) -> None:
+def test_story_of_page_is_printed_by_explain(capsys) -> None:
     shown = PAGE.split("```\nJob two in cell c")[1].split("```")[0]
     story, run = Story("two"), merged_run()
     for entry in run.ledger:
@@ -41,7 +41,7 @@ def test_the_story_of_the_page_is_one_that_explain_tells(capsys) -> None:
     assert f"Job two in cell c{shown}" == capsys.readouterr().out
 
 
-def test_the_figures_of_the_page_are_those_that_a_simulation_tells() -> None:
+def test_figures_of_page_are_measured() -> None:
     cell = merging_cell(modes=("temporal",))
     measures = MergingMeasures(cell, cell.zones[0].id)
     simulation(cell, JOBS, SmallTruth({("a", "a"): 3})).pass_on(measures.take)
@@ -59,7 +59,7 @@ def test_what_it_refers_to_is_there() -> None:
             assert (ROOT / path).exists(), path
 
 
-def test_the_cell_of_a_newcomer_is_the_cluster_of_the_paper() -> None:
+def test_default_cell_is_cluster_of_paper() -> None:
     (zone,) = cell_of(CELLS_DIRECTORY / "merging.yaml", 0.0, None).zones
     assert zone.policy == MergingPolicy(trial_budget=0.0025)
     assert len(zone.nodes) * zone.gpu_types[0].gpus == 32

@@ -68,7 +68,7 @@ def test_numbers_are_found_wherever_they_are() -> None:
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: value[:6])
 @pytest.mark.parametrize(("command", "option"), OPTIONS, ids=map(" ".join, OPTIONS))
-def test_an_extreme_number_is_refused_on_one_line_or_means_something(
+def test_extreme_number_is_refused_or_used(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str, option: str, value: str
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -85,7 +85,7 @@ def test_an_extreme_number_is_refused_on_one_line_or_means_something(
 
 @pytest.mark.parametrize("value", ["inf", "many", *long("nan", "-1")])
 @pytest.mark.parametrize("command", [["demo", "--bids", "10", "--seed", "1"], ["up"]], ids=["demo", "up"])
-def test_an_extreme_setting_of_the_broker_is_one_line(
+def test_extreme_broker_setting_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command, value: str
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -96,7 +96,7 @@ def test_an_extreme_setting_of_the_broker_is_one_line(
 
 
 @pytest.mark.parametrize("epoch_s", [4_102_444_800.0, 4_102_444_800.0 - 3_600])
-def test_a_simulation_that_reaches_beyond_what_events_can_say_is_refused(
+def test_simulation_beyond_bounds_is_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, epoch_s: float
 ) -> None:
     cells = (ROOT / "infra/cells/demo.yaml").read_text()

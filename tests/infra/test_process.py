@@ -96,13 +96,13 @@ def test_kill_does_not_ask(run: Callable[[str], SupervisedProcess]) -> None:
     assert process.exit_status == 128 + signal.SIGKILL
 
 
-def test_the_command_has_a_session_that_the_terminal_does_not_interrupt(
+def test_command_has_uninterrupted_session(
     run: Callable[[str], SupervisedProcess],
 ) -> None:
     assert os.getsid(_pid(run("exec sleep 60"))) != os.getsid(0)
 
 
-def test_the_command_dies_with_a_supervisor_that_is_killed(run: Callable[[str], SupervisedProcess]) -> None:
+def test_command_dies_with_killed_supervisor(run: Callable[[str], SupervisedProcess]) -> None:
     pid = _pid(run("exec sleep 60"))
     supervisor = psutil.Process(pid).parent()
     assert supervisor is not None
@@ -110,7 +110,7 @@ def test_the_command_dies_with_a_supervisor_that_is_killed(run: Callable[[str], 
     assert is_gone_within(pid, timeout_s=5)
 
 
-def test_the_command_dies_with_its_owner_though_a_fork_of_that_lives(tmp_path: Path) -> None:
+def test_command_dies_with_owner_despite_fork(tmp_path: Path) -> None:
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(tmp_path)], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
     )

@@ -47,7 +47,7 @@ def test_text_of_others_is_escaped() -> None:
     assert screen.lines == ["job [red]x\\x1b[2J"]
 
 
-def test_a_long_wait_is_said_after_two_seconds_and_now_and_then() -> None:
+def test_long_wait_is_reported_periodically() -> None:
     screen = Screen()
     screen.progress.awaits("the broker")
     screen.at(SHORTEST_REPORTED_S - 0.1)
@@ -59,7 +59,7 @@ def test_a_long_wait_is_said_after_two_seconds_and_now_and_then() -> None:
     assert screen.lines[1:] == ["waiting for the broker (17 s)"]
 
 
-def test_another_wait_begins_anew_and_no_wait_says_nothing() -> None:
+def test_new_wait_restarts_and_no_wait_is_silent() -> None:
     screen = Screen()
     screen.progress.awaits("the broker")
     screen.at(1.0)
@@ -71,7 +71,7 @@ def test_another_wait_begins_anew_and_no_wait_says_nothing() -> None:
     assert screen.lines == []
 
 
-def test_waits_are_said_while_a_command_is_blocked() -> None:
+def test_waits_are_reported_while_blocked() -> None:
     screen = Screen()
     with screen.progress.shown():
         screen.progress.awaits("the broker")
@@ -81,7 +81,7 @@ def test_waits_are_said_while_a_command_is_blocked() -> None:
     assert screen.lines == ["waiting for the broker (60 s)"]
 
 
-def test_on_a_terminal_a_wait_for_much_is_shortened_and_keeps_its_seconds() -> None:
+def test_long_line_is_shortened_but_keeps_seconds() -> None:
     screen = Screen(80)
     screen.progress.awaits("a-job-of-a-long-name, " * 10)
     with screen.progress.shown():
@@ -93,7 +93,7 @@ def test_on_a_terminal_a_wait_for_much_is_shortened_and_keeps_its_seconds() -> N
         assert len(line[line.rindex("waiting") :]) <= 77
 
 
-def test_how_far_a_step_is_stands_with_what_is_awaited() -> None:
+def test_progress_of_step_joins_awaited_name() -> None:
     screen = Screen()
     screen.progress.awaits("the broker")
     with screen.progress.shown():

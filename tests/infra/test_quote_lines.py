@@ -9,12 +9,12 @@ from schemas.auction.settings import AuctionPolicy
 from tests.support.cells import Bench, ask, bid, zone
 
 
-def test_a_quote_with_a_plan_names_the_bid_that_wins() -> None:
+def test_quote_with_plan_names_winning_bid() -> None:
     (quoted,) = Bench.configured().send(ask())
     assert describe(quoted)[0] == "a bid of 2.000001 wins now"
 
 
-def test_a_quote_of_a_full_cell_promises_no_bid() -> None:
+def test_quote_of_full_cell_promises_no_bid() -> None:
     bench = Bench.configured()
     configuration = bench.cell.configuration
     assert configuration is not None
@@ -24,7 +24,7 @@ def test_a_quote_of_a_full_cell_promises_no_bid() -> None:
     assert quoted.evidence.offer.price is not None
 
 
-def test_a_quote_says_what_prices_that_find_themselves_were_read_off() -> None:
+def test_quote_shows_basis_of_found_prices() -> None:
     bench = Bench.configured(zones=(zone(policy=AuctionPolicy()),))
 
     def told() -> str:
@@ -39,7 +39,7 @@ def test_a_quote_says_what_prices_that_find_themselves_were_read_off() -> None:
     assert "towards the guard level, " in told()
 
 
-def test_what_hours_of_the_day_are_expected_to_ask_for_is_told_once_they_are_known() -> None:
+def test_expected_hours_are_shown_once_known() -> None:
     (quoted,) = Bench.configured(zones=(zone(policy=AuctionPolicy()),)).send(ask())
     basis = evidence_of(quoted).offer.basis
     assert (basis.expected_slots, basis.believed_part) == (basis.span_slots, 0.0)
@@ -51,7 +51,7 @@ def test_what_hours_of_the_day_are_expected_to_ask_for_is_told_once_they_are_kno
     ) in describe_basis(known)
 
 
-def test_a_basis_of_an_older_decision_says_nothing_of_hours() -> None:
+def test_older_basis_shows_no_hours() -> None:
     (quoted,) = Bench.configured(zones=(zone(policy=AuctionPolicy()),)).send(ask())
     fields = evidence_of(quoted).offer.basis.model_dump(mode="json")
     del fields["expected_slots"], fields["believed_part"]

@@ -51,7 +51,7 @@ def ran(log: Path, command: list[str], *more: str) -> int:
 
 
 @commands
-def test_a_log_that_leads_to_the_kept_head_is_taken_and_a_cut_one_is_not(capsys, log, command):
+def test_head_accepts_whole_log_and_refuses_cut_one(capsys, log, command):
     head = head_of(capsys, log)
     offset, chain = head.removeprefix("c=").split(":")
     for kept in (head, f"{offset}:{chain}"):
@@ -69,7 +69,7 @@ def test_a_log_that_leads_to_the_kept_head_is_taken_and_a_cut_one_is_not(capsys,
 
 
 @pytest.mark.parametrize("command", [COMMANDS["forecast"], COMMANDS["what if"]], ids=["forecast", "what if"])
-def test_a_kept_head_is_demanded_of_a_ledger_without_decisions_too(capsys, log, command):
+def test_head_is_required_without_decisions_too(capsys, log, command):
     head = head_of(capsys, log)
     (log / "decisions.jsonl").unlink()
     assert ran(log, command, "--expect-head", head) == 0

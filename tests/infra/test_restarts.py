@@ -38,18 +38,18 @@ def restart(service: Service) -> bool:
     return service.keep_running()
 
 
-def test_a_service_that_finds_no_broker_is_started_however_often(ending: Callable[[int], Service]) -> None:
+def test_service_without_broker_restarts_without_limit(ending: Callable[[int], Service]) -> None:
     service = ending(EXIT_UNANSWERED)
     assert [restart(service) for _ in range(MOST_RESTARTS + 2)] == [False] * (MOST_RESTARTS + 2)
 
 
-def test_a_service_that_dies_again_and_again_is_given_up(ending: Callable[[int], Service]) -> None:
+def test_repeatedly_dying_service_is_given_up(ending: Callable[[int], Service]) -> None:
     service = ending(EXIT_FAILED)
     assert [restart(service) for _ in range(MOST_RESTARTS)] == [True] * MOST_RESTARTS
     with pytest.raises(CommandError, match="keeps dying"):
         restart(service)
 
 
-def test_a_service_that_is_unfit_is_not_started_again(ending: Callable[[int], Service]) -> None:
+def test_unfit_service_is_not_restarted(ending: Callable[[int], Service]) -> None:
     with pytest.raises(CommandError, match="cannot run: ended"):
         restart(ending(EXIT_UNFIT))

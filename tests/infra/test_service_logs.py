@@ -31,7 +31,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
     service.stop()
 
 
-def test_a_log_that_grows_is_rotated_and_goes_on(service: Service, tmp_path: Path) -> None:
+def test_growing_log_is_rotated(service: Service, tmp_path: Path) -> None:
     service.start()
     end_s = time.monotonic() + PATIENCE_S
     while "1999" not in "".join(path.read_text() for path in tmp_path.iterdir()):

@@ -27,7 +27,7 @@ def simulated(capsys, *options: str) -> dict[str, Any]:
     return found
 
 
-def test_the_cells_file_is_the_cluster_of_the_thesis_but_for_its_size():
+def test_cells_file_is_smaller_cluster_of_thesis():
     def without_names(cell: CellConfigured) -> dict[str, Any]:
         fields = cell.model_dump(exclude={"zones": {"__all__": {"nodes": {"__all__": {"id"}}}}})
         return dict(fields)
@@ -46,7 +46,7 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-def test_all_that_is_drawn_runs_to_its_end_and_is_measured(capsys):
+def test_drawn_jobs_run_to_end_and_are_measured(capsys):
     found = simulated(capsys, *SMALL)
     assert (found["cell"], found["jobs"], found["completed"]) == ("lyra", 40, 40)
     (zone,) = found["zones"]
@@ -89,7 +89,7 @@ def test_the_log_is_replayed(capsys, folder):
     assert json.loads(capsys.readouterr().out)["ok"] is True
 
 
-def test_a_scheme_and_a_scenario_are_settings_of_the_zone(capsys):
+def test_scheme_and_scenario_are_zone_settings(capsys):
     fifo = simulated(capsys, *SMALL, "--set", "training.policy.scheme=fifo")["zones"]["training"]
     ideal = simulated(capsys, *SMALL, "--set", "training.policy.scenario=ideal")["zones"]["training"]
     assert fifo["resizes"] == 0
@@ -176,8 +176,8 @@ def test_what_does_not_go_together_is_one_line(capsys, trace, options, status, m
 
 
 @pytest.mark.slow
-def test_the_figures_of_the_page_are_those_that_the_command_prints(capsys):
-    page = (CELLS_DIRECTORY.parents[1] / "docs" / "command-line.md").read_text()
+def test_figures_of_page_are_printed(capsys):
+    page = (CELLS_DIRECTORY.parents[1] / "docs" / "command-line" / "simulate.md").read_text()
     shown = page[page.index("$ millrace simulate --load generated --days 3 --seed 3 --out sim") :]
     rows = [line for line in shown[: shown.index("└")].splitlines() if line.startswith("│")]
     assert len(rows) == 10

@@ -33,7 +33,7 @@ def rows(folder: Path, name: str) -> list[dict[str, str]]:
     return list(csv.DictReader((folder / name).open()))
 
 
-def test_each_job_and_each_placement_is_a_line_of_a_file(folder: Path) -> None:
+def test_jobs_and_placements_are_lines_of_files(folder: Path) -> None:
     jobs = {row["job_id"]: row for row in rows(folder, "jobs.csv")}
     assert len(jobs) == 8
     assert {row["state"] for row in jobs.values()} == {"completed"}
@@ -60,7 +60,7 @@ def test_services_are_faster_where_placements_follow_popularity(capsys: pytest.C
     assert following["batch_s"] < standing["batch_s"]
 
 
-def test_the_history_of_a_service_is_told(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+def test_history_of_service_is_explained(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     placed = next(row for row in rows(folder, "placements.csv") if row["reason"] == "popularity_shifted")
     capsys.readouterr()
     assert run(["explain", placed["job_id"], "--from", str(folder / "ledger.jsonl")]) == 0
@@ -105,7 +105,7 @@ TRAINING = """
 
 
 @pytest.mark.long
-def test_services_give_way_for_a_job_that_would_wait_for_their_ends(tmp_path: Path) -> None:
+def test_services_are_preempted_for_waiting_job(tmp_path: Path) -> None:
     jobs = tmp_path / "jobs.yaml"
     jobs.write_text("".join([*(SERVICE.format(user=user) for user in ("ann", "ben")), TRAINING]))
     waited_s = {}

@@ -57,7 +57,7 @@ def test_the_log_is_replayed(capsys: pytest.CaptureFixture[str], folder: Path) -
     assert json.loads(capsys.readouterr().out)["ok"] is True
 
 
-def test_who_helped_whom_is_drawn_from_it(
+def test_transfers_are_drawn_from_ledger(
     capsys: pytest.CaptureFixture[str], folder: Path, tmp_path: Path
 ) -> None:
     capsys.readouterr()
@@ -70,7 +70,7 @@ def test_who_helped_whom_is_drawn_from_it(
     assert (tmp_path / "map.png").stat().st_size > 1_000
 
 
-def test_the_history_of_a_job_is_told_from_it(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+def test_history_of_job_is_explained(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     merge = next(csv.DictReader((folder / "merges.csv").open()))
     given = ["explain", merge["job_id"], "--from", str(folder / "ledger.jsonl")]
     assert run([*given, "--json"]) == 0
@@ -96,9 +96,7 @@ def test_people_read_the_figures_as_a_table(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["srtf", "tiresias", "optimus", "pollux", "themis", "titan"])
-def test_a_scheme_to_compare_with_runs_all_jobs_and_merges_none(
-    capsys: pytest.CaptureFixture[str], scheme: str
-) -> None:
+def test_rival_scheme_completes_jobs_without_merges(capsys: pytest.CaptureFixture[str], scheme: str) -> None:
     options = [*CELLS, "--jobs", "6", "--span-slots", "5", "--nodes", "finetune=2"]
     found = simulated(capsys, *options, "--set", f"finetune.policy.scheme={scheme}")
     figures = found["zones"]["finetune"]

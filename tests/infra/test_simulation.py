@@ -69,7 +69,7 @@ def test_the_log_verifies_like_any_other(run):
     assert not verify(run.ledger, altered).ok
 
 
-def test_executors_that_keep_pace_complete_every_admitted_job_as_planned(run):
+def test_executors_on_pace_complete_all_admitted_jobs(run):
     summary = summary_of(run)
     outcomes = [type(decision.outcome) for decision in run.decisions]
     assert summary.jobs == 60
@@ -94,7 +94,7 @@ def test_figures_are_those_of_the_decisions(run):
     assert trained / 10.0 / node_s <= summary.utilisation <= trained / 5.0 / node_s
 
 
-def test_slow_executors_fall_behind_and_jobs_are_planned_again_or_refunded():
+def test_slow_executors_cause_replans_or_refunds():
     run = simulate(pace=0.5)
     summary = summary_of(run)
     assert summary.part(AuctionFigures).replanned > 0
@@ -102,7 +102,7 @@ def test_slow_executors_fall_behind_and_jobs_are_planned_again_or_refunded():
     assert summary.refunded > 0
 
 
-def test_a_summary_tells_plans_from_what_came_of_them():
+def test_summary_separates_plans_from_results():
     run = simulate(pace=0.5)
     summary = summary_of(run)
     figures = summary.part(AuctionFigures)
@@ -117,7 +117,7 @@ def test_a_summary_tells_plans_from_what_came_of_them():
     assert "  of the difference: jobs at fault" not in rows
 
 
-def test_executors_report_what_they_were_told_to_do(run):
+def test_executors_report_ordered_runs(run):
     assigned = {
         (order.job_id, outcome.node, order.run_id)
         for decision in run.decisions
@@ -139,7 +139,7 @@ def test_progress_goes_from_nothing_to_all():
 
 
 @pytest.mark.parametrize("name", get_args(PolicyName))
-def test_every_policy_meets_the_same_bids_and_leaves_a_log_that_verifies(name, run):
+def test_policies_share_bids_and_leave_valid_logs(name, run):
     price_micros = 2_000_000 if name == "fixed-price" else None
     cell = OtherPolicies(name, price_micros).of(CELL)
     workload = draw_workload(CELL, generate(60, 200.0, 1), CELL.epoch_s, 1)
@@ -160,7 +160,7 @@ def bids_of(run: SimulatedRun) -> list[Event]:
     return [event for event in events if isinstance(event, JobSubmitted)]
 
 
-def test_a_workload_is_drawn_by_what_an_auction_declares():
+def test_workload_follows_declarations_of_auction():
     with pytest.raises(WorkloadError, match="zone z is under policy eft"):
         draw_workload(OtherPolicies("eft").of(CELL), generate(5, 50.0, 1), CELL.epoch_s, 1)
     with pytest.raises(CommandError, match="zone z of the cell declares no bounds on bids"):
@@ -169,7 +169,7 @@ def test_a_workload_is_drawn_by_what_an_auction_declares():
     assert found.zones[0].policy == AuctionPolicy()
 
 
-def test_ticks_are_frequent_enough_for_slots_and_for_silent_nodes():
+def test_ticks_suit_slots_and_silent_nodes():
     assert tick_interval_s(configuration()) == SLOT_S / 5
     assert tick_interval_s(configuration(slot_s=600.0)) == 10.0
 
@@ -179,7 +179,7 @@ def test_a_slot_begins_with_a_tick(now_s, due_s):
     assert next_tick_s(configuration(), 2.0, now_s) == EPOCH_S + due_s
 
 
-def test_a_zone_that_another_policy_cannot_work_with_is_refused():
+def test_zone_unfit_for_policy_is_refused():
     tariffs = tuple(
         Tariff(name=f"t{number}", micros_per_kwh=CELL.tariffs[0].micros_per_kwh) for number in range(5)
     )

@@ -98,7 +98,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("text", "line", "fault"), BAD.values(), ids=BAD.keys())
-def test_a_fault_is_one_line_that_names_file_and_line(tmp_path, text, line, fault):
+def test_fault_is_one_line_with_file_and_line(tmp_path, text, line, fault):
     with pytest.raises(EntriesFileError) as error:
         read(tmp_path, text)
     place = f"events.yaml:{line}: " if line else "events.yaml: "
@@ -122,7 +122,7 @@ def simulate(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, 
     return code, output.out or output.err
 
 
-def test_events_of_a_file_go_with_drawn_jobs_with_those_of_a_file_and_alone(tmp_path, capsys):
+def test_event_file_combines_with_any_jobs(tmp_path, capsys):
     events, jobs, out = tmp_path / "events.yaml", tmp_path / "jobs.yaml", tmp_path / "out"
     events.write_text(CHANGES)
     jobs.write_text(
@@ -139,7 +139,7 @@ def test_events_of_a_file_go_with_drawn_jobs_with_those_of_a_file_and_alone(tmp_
         capsys.readouterr()
 
 
-def test_a_fault_in_a_file_ends_the_command_with_one_line(tmp_path, capsys):
+def test_fault_in_file_ends_command(tmp_path, capsys):
     events = tmp_path / "events.yaml"
     events.write_text(CHANGES.replace("node: more}", "nod: more}", 1))
     code, error = simulate(capsys, "--events", str(events))

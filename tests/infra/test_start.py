@@ -27,14 +27,14 @@ def started(change: str) -> tuple[int, str]:
     return process.wait(), said.decode()
 
 
-def test_a_command_that_takes_long_to_load_says_so():
+def test_slow_loading_command_reports_it():
     assert started("start.NOTICE_AFTER_S = 0.0") == (
         0,
         "millrace: loading, which takes longer the first time after an installation\r\n",
     )
 
 
-def test_one_that_is_loaded_at_once_says_nothing():
+def test_fast_loading_command_is_silent():
     assert started("start.NOTICE_AFTER_S = 60.0") == (0, "")
 
 

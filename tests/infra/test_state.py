@@ -20,7 +20,7 @@ from tests.support.elastic import (
     withdraw,
 )
 
-PAGE = Path(__file__).parents[2] / "docs" / "command-line.md"
+PAGE = Path(__file__).parents[2] / "docs" / "command-line" / "log.md"
 COMMAND = "millrace state c --zone z --from ledger.jsonl"
 
 
@@ -52,7 +52,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 @pytest.mark.usefixtures("ledger")
 class TestCommand:
-    def test_the_example_of_the_page_is_what_it_prints(self, capsys):
+    def test_example_of_page_is_printed(self, capsys):
         page = PAGE.read_text()
         start = page.index(f"$ {COMMAND}\n")
         _, *shown = page[start : page.index("\n```", start)].splitlines()
@@ -76,12 +76,12 @@ class TestCommand:
         ],
         ids=["cell", "zone", "job"],
     )
-    def test_an_unknown_name_is_answered_with_those_that_exist(self, capsys, arguments, error):
+    def test_unknown_name_is_answered_with_existing_ones(self, capsys, arguments, error):
         assert run(["state", *arguments, "--from", "ledger.jsonl"]) == 1
         assert capsys.readouterr().err.startswith(f"millrace: {error}")
 
 
-def test_a_job_of_several_processes_tells_what_an_operator_asks(bench):
+def test_job_of_several_processes_has_operator_fields(bench):
     bert, vit, wide = (bench.job(id) for id in ("bert", "vit", "wide"))
     assert (bert["state"], bert["samples_done"], bert["total_samples"]) == ("running", 120, 6_000)
     assert sum(bert["members"].values()) == bert["workers"]
@@ -96,7 +96,7 @@ def test_a_cell_without_configuration_has_no_zones():
     assert Cell("c").describe()["zones"] == {}
 
 
-def test_tables_leave_out_empty_columns_and_what_is_beyond_their_length():
+def test_tables_omit_empty_columns_and_long_tails():
     rows = {f"j{number}": {"state": "running", "error": None} for number in range(MOST_ROWS + 2)}
     title, header, *lines = state_lines({"jobs": rows})
     assert (title, header, lines[0]) == ("jobs", "  id   state", "  j0   running")

@@ -76,14 +76,14 @@ def story(bench: Bench, job_id: str) -> Story:
     return told
 
 
-def test_a_summary_has_the_first_loss_of_a_trained_job_even_where_decisions_are_read_first(bench: Bench):
+def test_first_loss_is_kept_when_decisions_come_first(bench: Bench):
     unread = summarise(Board.of("c", [], bench.decisions))
     assert [adapter.first_loss for adapter in unread.adapters] == [None]
     summary = summarise(board(bench))
     assert [(adapter.job_id, adapter.first_loss) for adapter in summary.adapters] == [("j", 1.0)]
 
 
-def test_a_story_tells_how_a_bid_waited_for_a_solver():
+def test_story_shows_wait_for_solver():
     bench = Bench.configured(zones=(zone(policy=TitanPolicy(kind="titan")),))
     bench.send(tick(0), bid("j"), bid("k"))
     (requested,) = bench.send(tick(0.6))
@@ -120,7 +120,7 @@ def board_of_events_first(bench: Bench) -> Board:
     return Board.of("c", (entry.envelope for entry in bench.ledger), bench.decisions)
 
 
-def test_an_id_that_has_lost_is_shown_as_the_job_of_the_user_who_wins_with_it():
+def test_reused_id_shows_job_of_winner():
     bench = Bench.configured()
     bench.send(
         bid(units=1.0, user="ann", work_samples=100), bid(user="ben"), bid(user="ann", work_samples=50)
@@ -132,7 +132,7 @@ def test_an_id_that_has_lost_is_shown_as_the_job_of_the_user_who_wins_with_it():
         assert job.offered_micros == 50 * UNIT
 
 
-def test_a_board_follows_jobs_whose_plans_fail_as_the_cell_does():
+def test_board_follows_failing_plans_like_cell():
     bench = Bench.configured()
     for event in recorded(random.Random(3), configuration(), bids=60)[1:]:
         bench.send(event)
@@ -144,7 +144,7 @@ def test_a_board_follows_jobs_whose_plans_fail_as_the_cell_does():
         assert summarise(seen).part(AuctionFigures).replanned > 0
 
 
-def test_a_story_is_told_in_the_order_of_the_ledger(bench):
+def test_story_follows_order_of_ledger(bench):
     told = story(bench, "j")
     kinds = [type(chapter.record) for chapter in told.chapters]
     assert told.state == "completed"
@@ -153,7 +153,7 @@ def test_a_story_is_told_in_the_order_of_the_ledger(bench):
     assert kinds.count(SlotAssigned) == kinds.count(RunStarted) == 4
 
 
-def test_a_slots_command_is_told_without_other_jobs(bench):
+def test_slot_command_is_shown_without_other_jobs(bench):
     for chapter in story(bench, "j").chapters:
         if isinstance(chapter.record, SlotAssigned):
             assert [order.job_id for order in chapter.record.runs] == ["j"]
@@ -164,7 +164,7 @@ def test_states(bench, job_id, state):
     assert story(bench, job_id).state == state
 
 
-def test_a_second_bid_under_a_jobs_id_does_not_change_its_state(bench):
+def test_second_bid_under_id_keeps_state(bench):
     told = story(bench, "j")
     assert [
         chapter.record.reason for chapter in told.chapters if isinstance(chapter.record, JobRejected)
@@ -172,7 +172,7 @@ def test_a_second_bid_under_a_jobs_id_does_not_change_its_state(bench):
     assert told.state == "completed"
 
 
-def test_a_board_has_every_job_as_it_stands_whatever_is_read_first(bench):
+def test_board_is_independent_of_reading_order(bench):
     seen = board(bench)
     assert {job.job_id: job.state for job in seen.jobs.by_id.values()} == {
         "j": "completed",
@@ -186,7 +186,7 @@ def test_a_board_has_every_job_as_it_stands_whatever_is_read_first(bench):
     assert job.nodes == set()
 
 
-def test_a_bid_under_the_id_of_another_is_on_no_board():
+def test_bid_under_id_of_other_is_hidden():
     bench = Bench.configured()
     bench.send(bid("j1"))
     again = replace(bench.ledger[-1].envelope, event=bid("j2"))
@@ -197,13 +197,13 @@ def test_a_bid_under_the_id_of_another_is_on_no_board():
     assert list(board(bench).jobs.by_id) == ["j1"]
 
 
-def test_a_report_of_a_job_that_nobody_submitted_is_on_no_board(bench: Bench) -> None:
+def test_report_of_unsubmitted_job_is_hidden(bench: Bench) -> None:
     bench.send(started("a1", 0, 50, "unheard-of"))
     assert set(board(bench).jobs.by_id) == {"j", "k", "l"}
     assert story(bench, "unheard-of").state == "unknown"
 
 
-def test_a_board_knows_revenue_welfare_and_the_proven_ratio(bench):
+def test_board_has_revenue_welfare_and_proven_ratio(bench):
     seen = board(bench)
     paid = next(d.outcome for d in bench.decisions if isinstance(d.outcome, JobAdmitted)).payment_micros
     last = next(d.outcome for d in reversed(bench.decisions) if isinstance(d.outcome, JobCompleted))
@@ -213,7 +213,7 @@ def test_a_board_knows_revenue_welfare_and_the_proven_ratio(bench):
     assert figures.proven_ratio == last.evidence.certificate.proven_ratio
 
 
-def test_a_node_that_falls_silent_is_shown_down_and_idle():
+def test_silent_node_is_shown_down_and_idle():
     bench = Bench.configured()
     bench.send(online("a1"), online("a2"), online("b1"), tick(0), tick(0.5))
     assert {node.status for node in board(bench).nodes.by_id.values()} == {"up"}
@@ -221,7 +221,7 @@ def test_a_node_that_falls_silent_is_shown_down_and_idle():
     assert {node.status for node in board(bench).nodes.by_id.values()} == {"down"}
 
 
-def test_a_refund_takes_what_it_gives_back_from_the_revenue():
+def test_refund_reduces_revenue():
     bench = Bench.configured()
     (admitted,) = bench.send(bid())
     slot, node = admitted.evidence.offer.plan.node_slots[0]
@@ -231,13 +231,13 @@ def test_a_refund_takes_what_it_gives_back_from_the_revenue():
     assert (seen.jobs.by_id["j"].state, seen.revenue_micros) == ("refunded", refunded.retained_micros)
 
 
-def test_a_decision_under_an_id_that_no_cell_gives_is_refused(bench):
+def test_decision_with_invalid_id_is_refused(bench):
     forged = replace(next(d for d in bench.decisions if isinstance(d.outcome, JobAdmitted)), id="elsewhere")
     with pytest.raises(InvalidRecordError, match="elsewhere is not an id"):
         Story("j").take_decision(forged)
 
 
-def test_a_completed_job_is_told_by_what_it_has_left():
+def test_completed_job_is_shown_with_its_result():
     job = {
         "job_id": "j",
         "user": "u",
@@ -254,7 +254,7 @@ def test_a_completed_job_is_told_by_what_it_has_left():
     ]
 
 
-def test_what_became_of_a_plan_is_told_in_words():
+def test_result_of_plan_is_described():
     bench = Bench.configured()
     (admitted,) = bench.send(bid())
     node = admitted.evidence.offer.plan.node_slots[0][1]
@@ -318,7 +318,7 @@ def shown_times(*told: tuple[str | float | None, int]) -> list[str | float | Non
     return [chapter.time for chapter in story.chapters]
 
 
-def test_decisions_between_two_ticks_are_as_late_as_the_events_before_them():
+def test_decisions_between_ticks_follow_latest_event():
     told = shown_times(
         ("1970-01-01T00:00:21Z", 1),
         (20.0, 1),
@@ -330,7 +330,7 @@ def test_decisions_between_two_ticks_are_as_late_as_the_events_before_them():
     assert told == ["1970-01-01T00:00:21Z", 21.0, 21.0, "1970-01-01T00:00:23.500Z", 23.5, 25.0]
 
 
-def test_a_senders_clock_that_is_ahead_puts_off_no_decision_after_the_next_tick():
+def test_fast_sender_clock_delays_no_later_decision():
     ahead = "1970-01-01T01:00:00Z"
     assert shown_times((ahead, 1), (20.0, 1), (20.0, 2), (25.0, 3)) == [ahead, 3600.0, 3600.0, 25.0]
 
@@ -349,7 +349,7 @@ def test_decisions_before_the_first_tick_have_no_time():
     st.lists(st.tuples(st.floats(0.001, 30.0), st.sampled_from(["tick", "event", "decision"])), max_size=30)
 )
 @settings(max_examples=examples(200), deadline=None)
-def test_a_story_is_in_order_of_time_where_clocks_agree(steps):
+def test_story_is_in_time_order_with_equal_clocks(steps):
     now_s, clock_s, told = 0.0, 0.0, []
     for offset, (lasts_s, what) in enumerate(steps):
         now_s += lasts_s
@@ -364,7 +364,7 @@ def test_a_story_is_in_order_of_time_where_clocks_agree(steps):
     assert all(after >= before - 1e-6 for before, after in pairwise(times))
 
 
-def test_an_event_that_faulted_is_shown_to_watchers_and_in_the_story_of_its_job(
+def test_faulted_event_is_shown_in_watch_and_story(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench = Bench.configured()
@@ -387,9 +387,7 @@ def test_an_event_that_faulted_is_shown_to_watchers_and_in_the_story_of_its_job(
     assert "1 events faulted, the last one e2 (millrace.job.submitted.v1)" in text_of(board_view(board, 20))
 
 
-def test_a_record_that_a_view_cannot_digest_does_not_end_a_watcher(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_record_does_not_end_watch(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AuctionFigures, "take_decision", lambda *_: 1 / 0)
     board = Board.of("c", [entry.envelope for entry in bench.ledger], bench.decisions)
     assert board.jobs.by_id["j"].state == "completed", "all else is shown"
@@ -397,7 +395,7 @@ def test_a_record_that_a_view_cannot_digest_does_not_end_a_watcher(
     assert "ZeroDivisionError: division by zero" in text_of(board_view(board, 20))
 
 
-def test_a_report_about_a_job_that_there_never_was_is_no_part_of_the_summary() -> None:
+def test_report_of_unknown_job_is_not_summarised() -> None:
     bench = Bench.configured()
     bench.send(online("a1"), tick(0), started("a1", 0, 0, job_id="nobody"))
     board = Board.of("c", [entry.envelope for entry in bench.ledger], bench.decisions)

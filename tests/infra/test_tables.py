@@ -31,7 +31,7 @@ def column(rows: Iterable[list[str]], first: str, name: str) -> dict[str, str]:
     return {row[0]: row[place] for row in body}
 
 
-def test_a_rejected_job_is_shown_with_the_bid_that_would_have_won() -> None:
+def test_rejected_job_shows_winning_bid() -> None:
     bench = Bench.configured()
     bench.send(bid("j"), bid("k", units=0.5))
     assert column(shown(bench), "job", "offers") == {"j": "50.0000", "k": "0.5000"}
@@ -40,7 +40,7 @@ def test_a_rejected_job_is_shown_with_the_bid_that_would_have_won() -> None:
     assert float(won["k"]) > 0.5
 
 
-def test_a_node_is_shown_with_the_prices_of_its_own_zone() -> None:
+def test_node_shows_prices_of_its_zone() -> None:
     nodes = (Node(id="y1", gpu_type="fast", tariff="t"),)
     bench = Bench.configured(zones=(zone(), zone(id="y", nodes=nodes)))
     bench.send(tick(0), bid(zone="y"), tick(1))
@@ -49,7 +49,7 @@ def test_a_node_is_shown_with_the_prices_of_its_own_zone() -> None:
     assert used["y1"] != "0%"
 
 
-def test_what_runs_on_a_node_is_what_it_reports_until_it_leaves() -> None:
+def test_node_shows_reported_runs_until_it_leaves() -> None:
     bench = Bench.configured()
     (admitted,) = bench.send(bid())
     slot, node = admitted.evidence.offer.plan.node_slots[0]

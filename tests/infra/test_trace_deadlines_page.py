@@ -17,7 +17,7 @@ unknown,eve,1000,3600,1,,Pass,
 DEADLINES = "job_id,deadline_s\na,20000\nb,30000\nlate,800\n"
 
 
-def test_a_traces_own_deadlines_go_into_a_job_file(tmp_path, monkeypatch, capsys):
+def test_deadlines_of_trace_go_into_job_file(tmp_path, monkeypatch, capsys):
     script = PAGE.read_text().split("```python\n", 1)[1].split("```", 1)[0]
     for name, text in (("jobs_of_trace.py", script), ("trace.csv", TRACE), ("deadlines.csv", DEADLINES)):
         (tmp_path / name).write_text(text)

@@ -18,7 +18,7 @@ GOOD = """\
 """
 
 
-def test_prices_are_in_units_or_in_micros_and_a_vendor_may_leave(tmp_path: Path) -> None:
+def test_prices_in_units_or_micros_and_leaving_vendors(tmp_path: Path) -> None:
     path = tmp_path / "quotes.yaml"
     path.write_text(GOOD)
     assert read_vendor_quotes(str(path), "d") == [
@@ -59,7 +59,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("text", "line", "fault"), BAD.values(), ids=BAD.keys())
-def test_a_fault_is_one_line_that_names_file_and_line(
+def test_fault_is_one_line_with_file_and_line(
     tmp_path: Path, text: str, line: int | None, fault: str
 ) -> None:
     path = tmp_path / "quotes.yaml"

@@ -113,7 +113,7 @@ def test_a_file_of_cells_gives_other_tariffs(capsys, log, tmp_path):
     assert found["totals"]["after"]["admitted"] < found["totals"]["before"]["admitted"]
 
 
-def test_people_get_the_jobs_that_differ_and_the_totals(capsys, log):
+def test_differing_jobs_and_totals_are_printed(capsys, log):
     capsys.readouterr()
     assert run(["simulate", "--from-ledger", str(log / "ledger.jsonl"), "--policy", "eft"]) == 0
     shown = capsys.readouterr().out
@@ -132,7 +132,7 @@ def test_executors_that_were_slower_are_a_third_side(capsys, log):
     assert "completed → refunded (" in shown
 
 
-def test_nodes_and_zones_that_are_gone_are_remarked_upon(capsys, tmp_path):
+def test_departed_nodes_and_zones_are_remarked(capsys, tmp_path):
     cell = configuration()
     ledger, decisions = played(cell, asked(cell, 8, {}, [(0.1, bid())]))
     path = write(tmp_path / "ledger.jsonl", ledger)
@@ -152,14 +152,14 @@ def test_a_ledger_without_its_decisions_is_remarked_upon(capsys, log, tmp_path):
     assert json.loads(capsys.readouterr().out)["notes"] == [remark]
 
 
-def test_nodes_that_rounding_leaves_as_they_are_are_remarked_upon(capsys, log):
+def test_unchanged_rounding_is_remarked(capsys, log):
     remark = "--scale-nodes 1.01 is rounded to as many nodes as there are: "
     found = asked_what_if(capsys, log, "--scale-nodes", "1.01")
     assert [note.startswith(remark) for note in found["notes"]] == [True]
     assert not any(job["differs"] for job in found["jobs"])
 
 
-def test_a_baselines_ledger_meets_an_auction_of_the_prices_that_are_given(capsys, monkeypatch, tmp_path):
+def test_ledger_of_baseline_runs_under_priced_auction(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
     assert run([*DEMO, "--policy", "eft", "--out", str(tmp_path)]) == 0
     some = ("--money-unit-micros", "2000", "--max-value-per-compute-micros", "9000")
@@ -257,7 +257,7 @@ def test_the_ledger_itself_is_never_written_over(capsys, log):
     assert (log / "ledger.jsonl").read_bytes() == content
 
 
-def test_a_drawn_workload_meets_changed_nodes_with_the_same_bids(capsys, monkeypatch, tmp_path):
+def test_changed_nodes_get_same_drawn_bids(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
     bids = {}
     for name, change in (("as it is", []), ("larger", ["--add-nodes", "tiny:A100=2"])):

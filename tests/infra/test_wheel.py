@@ -18,7 +18,7 @@ def hostile(tmp_path: Path) -> HostileFolder:
     return HostileFolder(tmp_path / "hostile")
 
 
-def test_the_wheel_has_every_file_of_the_packages_and_no_other(tmp_path):
+def test_wheel_has_exactly_the_package_files(tmp_path):
     with ZipFile(build_wheel(tmp_path)) as wheel:
         inside = {name for name in wheel.namelist() if ".dist-info/" not in name}
     files = (path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file())

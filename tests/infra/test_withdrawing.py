@@ -23,7 +23,7 @@ def state(cell: str = "c", user: str = "u", stands: JobStateName = "admitted") -
     )
 
 
-def test_the_one_job_of_the_user_that_is_not_over_is_meant() -> None:
+def test_only_open_job_of_user_is_chosen() -> None:
     assert cell_of_job([state()], "j", "u") == "c"
     others = [state(cell="e", user="v"), state(cell="d", stands="completed")]
     assert cell_of_job([*others, state()], "j", "u") == "c"
@@ -38,9 +38,7 @@ def test_the_one_job_of_the_user_that_is_not_over_is_meant() -> None:
         ([state(), state(cell="d")], "u", "job j is in cells c, d: choose with --cell"),
     ],
 )
-def test_a_job_that_is_not_there_or_not_the_only_one_is_refused(
-    states: list[JobState], user: str, fault: str
-) -> None:
+def test_missing_or_ambiguous_job_is_refused(states: list[JobState], user: str, fault: str) -> None:
     with pytest.raises(CommandError, match=fault):
         cell_of_job(states, "j", user)
 
@@ -52,7 +50,7 @@ def answers(bench: Bench, request: JobWithdrawalRequested, since: int) -> list[D
     return [decision for decision in bench.decisions[since:] if awaited.resolve(decision)]
 
 
-def test_a_job_that_has_not_started_is_withdrawn_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unstarted_job_is_withdrawn_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     bench = Bench.configured()
     bench.send(tick(0), bid())
     before = len(bench.decisions)
@@ -98,7 +96,7 @@ def running() -> tuple[ElasticBench, WorkersAssigned]:
     return bench, order
 
 
-def test_a_running_job_is_withdrawn_when_its_workers_are_gone(
+def test_running_job_is_withdrawn_after_its_workers_end(
     running: tuple[ElasticBench, WorkersAssigned],
 ) -> None:
     bench, _ = running
@@ -110,7 +108,7 @@ def test_a_running_job_is_withdrawn_when_its_workers_are_gone(
     assert isinstance(answer.outcome, JobWithdrawn)
 
 
-def test_a_job_that_is_done_before_the_withdrawal_is_read_is_not_withdrawn(
+def test_completed_job_is_not_withdrawn(
     running: tuple[ElasticBench, WorkersAssigned],
 ) -> None:
     bench, order = running
@@ -121,7 +119,7 @@ def test_a_job_that_is_done_before_the_withdrawal_is_read_is_not_withdrawn(
         print_withdrawal("j", answer, False)
 
 
-def test_a_bid_is_still_answered_by_what_admits_it_and_by_nothing_after() -> None:
+def test_bid_is_answered_by_its_admission_only() -> None:
     bench = Bench.configured()
     bench.send(tick(0), bid())
     awaited = Awaited({"asked": bid()})

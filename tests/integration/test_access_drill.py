@@ -150,7 +150,7 @@ def read(kafka: LocalKafka, principal: str) -> set[str]:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_each_role_reads_and_writes_what_it_needs_and_nothing_else(kafka: LocalKafka, role: str) -> None:
+def test_roles_have_exactly_the_rights_they_need(kafka: LocalKafka, role: str) -> None:
     table = expected()[role]
     assert read(kafka, role) == {name for name, rights in table.items() if "r" in rights}
     assert written(kafka, role) == {name for name, rights in table.items() if "w" in rights}
@@ -227,12 +227,12 @@ def test_no_role_does_more_than_read_and_write(kafka: LocalKafka, role: str) -> 
                 attempt()
 
 
-def test_the_groups_in_the_table_are_those_that_services_join() -> None:
+def test_table_has_groups_that_services_join() -> None:
     assert DEFAULT_GROUPS["worker"] == WorkerSettings.model_fields["worker_group"].default
     assert DEFAULT_GROUPS["solver"] == SolverSettings.model_fields["solver_group"].default
 
 
-def test_rights_hold_as_soon_as_they_are_said_to_be_given(secured: LocalKafka) -> None:
+def test_rights_hold_as_soon_as_reported(secured: LocalKafka) -> None:
     admin, nodes = secured.connection("admin"), secured.connection("nodes")
     prefixes = [f"{PREFIX}-{number}" for number in range(3)]
     for prefix in prefixes:
@@ -243,7 +243,7 @@ def test_rights_hold_as_soon_as_they_are_said_to_be_given(secured: LocalKafka) -
         assert Administration(nodes, TIMEOUT_S).require(rights).keys() == rights.keys()
 
 
-def test_a_right_that_is_not_in_the_table_is_named(kafka: LocalKafka) -> None:
+def test_unlisted_right_is_named(kafka: LocalKafka) -> None:
     admin = kafka.connection("admin")
     extra = AclBinding(
         ResourceType.TOPIC,

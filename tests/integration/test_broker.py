@@ -63,7 +63,7 @@ def test_the_shared_broker_answers_on_loopback_alone(kafka: str) -> None:
 
 
 @pytest.mark.slow
-def test_data_survives_a_stop_and_a_start_on_another_port(data_dir: Path) -> None:
+def test_data_survive_restart_on_another_port(data_dir: Path) -> None:
     former_port = _configured_port(data_dir)
     # Held here, so that the broker must take another.
     with socket.create_server(("127.0.0.1", former_port)), LocalKafka(data_dir) as kafka:
@@ -72,7 +72,7 @@ def test_data_survives_a_stop_and_a_start_on_another_port(data_dir: Path) -> Non
 
 
 @pytest.mark.drill
-def test_a_killed_broker_comes_back_on_its_ports_with_its_data(data_dir: Path) -> None:
+def test_killed_broker_resumes_on_same_ports(data_dir: Path) -> None:
     with LocalKafka(data_dir) as kafka:
         address, pid = kafka.bootstrap_servers, kafka.pid
         assert pid is not None
@@ -90,7 +90,7 @@ def test_a_killed_broker_comes_back_on_its_ports_with_its_data(data_dir: Path) -
 
 
 @pytest.mark.drill
-def test_a_broker_that_dies_is_started_again_even_without_its_supervisor(data_dir: Path) -> None:
+def test_broker_restarts_without_its_supervisor(data_dir: Path) -> None:
     settings = BrokerSettings(bootstrap_servers=None, broker_data_dir=data_dir)
     with LocalKafka(data_dir, settings) as kafka:
         address, pid = kafka.bootstrap_servers, kafka.pid
@@ -107,7 +107,7 @@ def test_a_broker_that_dies_is_started_again_even_without_its_supervisor(data_di
         assert values(address, TOPIC.name, 1) == [b"first"]
 
 
-def test_the_broker_survives_ctrl_c_and_dies_with_its_killed_owner(data_dir: Path) -> None:
+def test_broker_survives_ctrl_c_but_not_its_owner(data_dir: Path) -> None:
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(data_dir)],
         cwd=REPOSITORY,
@@ -128,7 +128,7 @@ def test_the_broker_survives_ctrl_c_and_dies_with_its_killed_owner(data_dir: Pat
     assert is_gone_within(int(pid), timeout_s=10)
 
 
-def test_a_broker_that_does_not_come_up_shows_the_end_of_its_log(tmp_path: Path) -> None:
+def test_failed_start_shows_end_of_log(tmp_path: Path) -> None:
     (tmp_path / "storage").mkdir()
     with pytest.raises(BrokerError) as failure:
         LocalKafka(tmp_path).start()
@@ -169,7 +169,7 @@ def test_a_named_cluster_is_used_as_it_is(kafka: str) -> None:
 
 
 @pytest.mark.drill
-def test_a_broker_leaves_an_archive_of_classes_and_the_next_starts_from_it(tmp_path: Path) -> None:
+def test_next_broker_starts_from_class_archive(tmp_path: Path) -> None:
     jars = kafka_jars(BrokerSettings())
     cache = tmp_path / "cache"
     shutil.copytree(jars, cache / jars.name)

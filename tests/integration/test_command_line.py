@@ -78,7 +78,7 @@ def test_a_bid_is_decided_explained_watched_and_proven(millrace, tmp_path):
     assert "every decision follows from the ledger" in millrace("replay")
 
 
-def test_a_quote_is_what_the_bid_then_pays_at_most(millrace, tmp_path):
+def test_quote_bounds_payment_of_bid(millrace, tmp_path):
     file = bids_file(tmp_path / "bids.yaml", demo_bid("asked", 3))
     (quoted,) = map(json.loads, millrace("quote", file, "--json").splitlines())
     (decided,) = map(json.loads, millrace("submit", file, "--json").splitlines())
@@ -127,7 +127,7 @@ def test_a_job_is_withdrawn_by_its_user_once(deployment, millrace, tmp_path, cap
     assert refused("nobodys", "--user", "ann").startswith("millrace: no job nobodys was decided: ")
 
 
-def test_a_vendors_quote_is_met_by_the_bids_after_it(millrace, tmp_path, deployment, capsys):
+def test_vendor_quote_applies_to_later_bids(millrace, tmp_path, deployment, capsys):
     file = tmp_path / "quotes.yaml"
     quote = {"cell": "demo", "vendor": "couriers", "fixed_price": 0.25, "price_per_thousand_samples": 0}
     file.write_text(json.dumps([{**quote, "fixed_delay_s": 0, "delay_per_thousand_samples_s": 0}]))
@@ -174,9 +174,7 @@ def test_an_exported_log_is_proven_from_its_files(millrace, tmp_path, capsys):
     assert f" at {decisions}:{altered.count(10, 0, end) + 1}: " in error
 
 
-def test_a_bid_for_a_cell_that_is_not_served_is_refused_with_intakes_reason(
-    deployment, tmp_path, capsys, monkeypatch
-):
+def test_bid_for_unserved_cell_is_refused(deployment, tmp_path, capsys, monkeypatch):
     target = deployment.layout.target
     file = bids_file(tmp_path / "bids.yaml", {**demo_bid("lost", 3), "cell": "elsewhere"})
     status = run(
@@ -193,7 +191,7 @@ def test_a_bid_for_a_cell_that_is_not_served_is_refused_with_intakes_reason(
     assert capsys.readouterr().err == "millrace: lost: refused: cell elsewhere is not served here\n"
 
 
-def test_the_state_of_a_cell_is_that_of_its_log(millrace, deployment, tmp_path, capsys):
+def test_state_of_cell_follows_its_log(millrace, deployment, tmp_path, capsys):
     millrace("submit", bids_file(tmp_path / "bids.yaml", demo_bid("kept", 3)))
     target = deployment.layout.target
 
@@ -210,7 +208,7 @@ def test_the_state_of_a_cell_is_that_of_its_log(millrace, deployment, tmp_path, 
     assert "the ledger has no event of cell nowhere: it has demo" in capsys.readouterr().err
 
 
-def test_a_job_that_nobody_bid_for_cannot_be_explained(deployment, capsys):
+def test_unknown_job_cannot_be_explained(deployment, capsys):
     target = deployment.layout.target
     where = ["--bootstrap-servers", target.kafka.bootstrap_servers, "--topic-prefix", target.prefix]
     assert run(["explain", "nobody", *where]) == 1
@@ -219,7 +217,7 @@ def test_a_job_that_nobody_bid_for_cannot_be_explained(deployment, capsys):
     assert capsys.readouterr().err == "millrace: the log has no job nobody in the last 0.5 days\n"
 
 
-def test_an_executor_for_a_node_that_no_cell_has_is_refused_with_the_cells_there_are(deployment, capsys):
+def test_executor_for_unknown_node_names_cells(deployment, capsys):
     target = deployment.layout.target
     where = ["--bootstrap-servers", target.kafka.bootstrap_servers, "--topic-prefix", target.prefix]
     assert run(["executor", "--node", "nobody", *where]) == 1

@@ -135,7 +135,7 @@ def test_who_gets_no_token_reads_so(kafka: LocalKafka, token_url: str, tmp_path:
         asyncio.run(ask())
 
 
-def test_who_shows_no_certificate_where_one_is_asked_for_reads_so(kafka: LocalKafka) -> None:
+def test_missing_client_certificate_is_explained(kafka: LocalKafka) -> None:
     bare = kafka._own_connection().model_copy(update={"kafka_certificate_file": None, "kafka_key_file": None})
     with pytest.raises(BrokerError, match="asks for a client certificate"):
         Administration(bare, TIMEOUT_S).await_broker()
@@ -171,9 +171,7 @@ def pass_on(source: socket.socket, sink: socket.socket) -> None:
         sink.shutdown(socket.SHUT_WR)
 
 
-def test_a_certificate_for_another_host_is_refused_unless_hosts_are_not_checked(
-    kafka: LocalKafka, elsewhere: str
-) -> None:
+def test_certificate_of_other_host_is_refused(kafka: LocalKafka, elsewhere: str) -> None:
     there = kafka.connection("admin").model_copy(update={"bootstrap_servers": elsewhere})
     with pytest.raises(
         BrokerError, match=r"is for another host \(IP address mismatch.*MILLRACE_KAFKA_VERIFY_HOSTNAME=false"

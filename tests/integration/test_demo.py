@@ -78,7 +78,7 @@ def check_market(result: dict[str, Any], folder: Path) -> None:
 
 
 @pytest.mark.timeout(HUNG_S)
-def test_the_first_scene_trains_lives_through_a_crash_and_proves_its_log(tmp_path: Path) -> None:
+def test_first_scene_survives_crash_and_verifies_log(tmp_path: Path) -> None:
     result = demo(tmp_path, "--scene", "market")
     assert result["scenes"] == {"market": True}
     check_market(result, tmp_path)
@@ -94,7 +94,7 @@ def test_all_scenes_come_about(tmp_path: Path) -> None:
 
 @pytest.mark.drill
 @pytest.mark.timeout(HUNG_S)
-def test_the_demo_ends_well_beside_two_busy_processes(tmp_path: Path) -> None:
+def test_demo_succeeds_next_to_two_busy_processes(tmp_path: Path) -> None:
     with busy(2):
         result = demo(tmp_path)
     assert all(result["scenes"].values())
@@ -103,7 +103,7 @@ def test_the_demo_ends_well_beside_two_busy_processes(tmp_path: Path) -> None:
 
 @pytest.mark.drill
 @pytest.mark.timeout(HUNG_S)
-def test_the_demo_ends_well_with_a_tenth_of_the_processor(tmp_path: Path) -> None:
+def test_demo_succeeds_on_tenth_of_processor(tmp_path: Path) -> None:
     with share_of_the_processor(0.1) as prefix:
         result = demo(tmp_path, prefix=prefix)
     assert all(result["scenes"].values())

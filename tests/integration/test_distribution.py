@@ -138,9 +138,7 @@ def test_a_damaged_jar_is_fetched_again(repository: MavenRepository, settings: B
     check_jars(JARS, folder)
 
 
-def test_a_cache_is_filled_once_by_two_processes_after_one_that_was_killed(
-    tmp_path: Path, repository: MavenRepository
-) -> None:
+def test_two_processes_fill_cache_once_after_kill(tmp_path: Path, repository: MavenRepository) -> None:
     cache = tmp_path / "cache"
     repository.answers.clear()
     killed = _fetch(cache, repository)
@@ -201,7 +199,7 @@ def test_a_repository_without_a_jar_is_one_line(
     _left_nothing(settings)
 
 
-def test_a_repository_that_cannot_be_reached_is_one_line(tmp_path: Path) -> None:
+def test_unreachable_repository_is_one_line(tmp_path: Path) -> None:
     settings = BrokerSettings(cache_dir=tmp_path / "cache", maven_repository="http://127.0.0.1:1/maven2/")
     assert re.fullmatch(
         r"Kafka \S+ cannot be fetched from http://127\.0\.0\.1:1/maven2/ "
@@ -211,9 +209,7 @@ def test_a_repository_that_cannot_be_reached_is_one_line(tmp_path: Path) -> None
     _left_nothing(settings)
 
 
-def test_a_repository_that_is_too_slow_is_one_line(
-    repository: MavenRepository, settings: BrokerSettings
-) -> None:
+def test_slow_repository_is_one_line(repository: MavenRepository, settings: BrokerSettings) -> None:
     repository.answers.clear()
     settings = settings.model_copy(update={"broker_download_timeout_s": 1.5})
     assert re.fullmatch(
@@ -234,7 +230,7 @@ def test_a_full_disk_is_one_line(settings: BrokerSettings, tmp_path: Path) -> No
         _left_nothing(settings)
 
 
-def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+def test_unwritable_cache_is_one_line(tmp_path: Path) -> None:
     in_the_way = tmp_path / "file"
     in_the_way.touch()
     assert re.fullmatch(
@@ -255,7 +251,7 @@ needs_maven = pytest.mark.skipif(shutil.which("mvn") is None, reason="Maven is n
 
 
 @needs_maven
-def test_where_maven_fails_too_both_reasons_are_in_one_line(home: Path, tmp_path: Path) -> None:
+def test_both_failed_repositories_share_one_line(home: Path, tmp_path: Path) -> None:
     (home / ".m2" / "settings.xml").write_text(SETTINGS.format(f"file://{tmp_path}/nowhere"))
     settings = BrokerSettings(cache_dir=tmp_path / "cache")
     assert re.fullmatch(

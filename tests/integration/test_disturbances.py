@@ -213,7 +213,7 @@ def test_a_storm_of_kills_of_the_worker(living: House) -> None:
     assert_unharmed(living, jobs, since)
 
 
-def test_a_node_that_does_stop_is_found_within_its_timeout(living: House) -> None:
+def test_stopped_node_is_detected_within_timeout(living: House) -> None:
     since = len(living.decisions())
     with stopped(living.deployment.executors[CELL, "node-a40"].pid):
         stopped_s = time.monotonic()

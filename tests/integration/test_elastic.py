@@ -25,7 +25,7 @@ def fleet(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flee
         yield fleet
 
 
-def test_an_elastic_job_spreads_to_a_lent_server_and_gives_it_back_in_time(fleet: Fleet) -> None:
+def test_elastic_job_spreads_to_lent_server_and_returns(fleet: Fleet) -> None:
     work_samples = 2_000
     fleet.submit("wide", work_samples, max_workers=2, heterogeneous=True)
     until(lambda: fleet.starts("wide", OWN), "the job runs on the training server")
@@ -55,7 +55,7 @@ def test_an_elastic_job_spreads_to_a_lent_server_and_gives_it_back_in_time(fleet
 
 
 @pytest.mark.drill
-def test_an_inelastic_job_on_a_lent_server_is_preempted_and_goes_on_from_its_checkpoint(fleet: Fleet) -> None:
+def test_inelastic_job_resumes_after_preemption_on_loan(fleet: Fleet) -> None:
     reclaims, work_samples = len(fleet.decided(ReclaimEnded)), 1_000
     fleet.submit("first", 10**7)
     until(lambda: fleet.starts("first", OWN), "the training server is taken")

@@ -92,9 +92,7 @@ def assert_as_undisturbed(fleet: Executors, base: SharedBase, job: RunOrder, fin
     torch.testing.assert_close(adapter, expected, rtol=1e-3, atol=1e-4)
 
 
-def test_two_jobs_share_a_slot_after_a_garbage_record_and_are_told_twice(
-    fleet: Executors, base: SharedBase
-) -> None:
+def test_jobs_share_slot_after_invalid_record(fleet: Executors, base: SharedBase) -> None:
     fleet.send("n1", b"\x00 no command at all")
     first, second = order("first", 40, work=30), order("second", 40, seed=1)
     unfit = order("unfit", 40, dataset="none.jsonl")
@@ -123,7 +121,7 @@ def test_two_jobs_share_a_slot_after_a_garbage_record_and_are_told_twice(
 
 
 @pytest.mark.drill
-def test_a_node_trains_on_a_secured_broker_as_what_nodes_may(
+def test_node_trains_on_secured_broker(
     secured: LocalKafka, topic_prefix: str, base: SharedBase, tmp_path: Path
 ) -> None:
     (tmp_path / "datasets").mkdir()
@@ -143,7 +141,7 @@ def test_a_node_trains_on_a_secured_broker_as_what_nodes_may(
         assert "topic unread" not in fleet.log("n1")
 
 
-def test_every_event_has_an_id_of_its_own_and_nodes_beat(fleet: Executors) -> None:
+def test_event_ids_are_unique_and_nodes_send_heartbeats(fleet: Executors) -> None:
     for node in ("n1", "n2"):
         online = fleet.await_event(NodeOnline, node=node)
         assert (online.base_model, online.runners) == ("tiny", ("lora",))
@@ -169,7 +167,7 @@ def test_a_job_moves_between_executors(fleet: Executors, base: SharedBase) -> No
     assert_as_undisturbed(fleet, base, job, finished)
 
 
-def test_a_forged_slot_without_end_makes_no_node_deaf(fleet: Executors) -> None:
+def test_forged_endless_slot_does_not_block_node(fleet: Executors) -> None:
     forged = assignment(order("forged", 8), node="n2", slot=10**12, start_s=time.time(), length_s=1e300)
     refused = fleet.command(forged)
     fleet.assign("n2", order("heard", 8))
@@ -181,7 +179,7 @@ def test_a_forged_slot_without_end_makes_no_node_deaf(fleet: Executors) -> None:
     assert told.detail == "a slot of 1e+300 s: a cell has slots of 0.01 to 86400 s"
 
 
-def test_a_newer_slot_ends_the_older_and_a_cancelled_job_stops(fleet: Executors) -> None:
+def test_newer_slot_ends_older_and_cancelled_job_stops(fleet: Executors) -> None:
     fleet.assign("n2", order("ousted", 10**6, work=10**6), order("kept", 10**6, work=10**6, seed=1))
     older = fleet.slot
     fleet.await_event(RunProgressed, job_id="ousted")
@@ -193,7 +191,7 @@ def test_a_newer_slot_ends_the_older_and_a_cancelled_job_stops(fleet: Executors)
 
 
 @pytest.mark.slow
-def test_a_killed_executor_resumes_its_slot_from_the_checkpoint(fleet: Executors, base: SharedBase) -> None:
+def test_killed_executor_resumes_slot_from_checkpoint(fleet: Executors, base: SharedBase) -> None:
     job = order("survivor", LONG, work=LONG, dropout=0.1)
     fleet.assign("n1", order("done", 8), job)
     fleet.await_that(
@@ -243,9 +241,7 @@ def run_from_shell(tmp_path: Path, *arguments: str, **environment: str) -> subpr
     )
 
 
-def test_a_base_whose_sequences_leak_ends_the_executor_for_good(
-    kafka: str, topic_prefix: str, tmp_path: Path
-) -> None:
+def test_base_with_leaking_sequences_ends_executor(kafka: str, topic_prefix: str, tmp_path: Path) -> None:
     (tmp_path / "datasets").mkdir()
     directory = tmp_path / "lfm2"
     small_model("lfm2", Lfm2ForCausalLM, seed=1).save_pretrained(directory)
@@ -264,7 +260,7 @@ def test_a_base_whose_sequences_leak_ends_the_executor_for_good(
         assert fleet.told(NodeOnline) == []
 
 
-def test_an_executor_that_cannot_start_says_why(kafka: str, topic_prefix: str, tmp_path: Path) -> None:
+def test_unstartable_executor_has_reason(kafka: str, topic_prefix: str, tmp_path: Path) -> None:
     fields = {
         "MILLRACE_CELL": CELL,
         "MILLRACE_BOOTSTRAP_SERVERS": kafka,

@@ -68,7 +68,7 @@ def fleet(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flee
         yield fleet
 
 
-def test_a_model_is_trained_on_two_nodes_and_then_served_by_its_popularity(fleet: Fleet) -> None:
+def test_model_trained_on_two_nodes_is_served(fleet: Fleet) -> None:
     fleet.submit("short", training_workload(64))
     fleet.await_completed("short")
     assert {each.node for each in fleet.decided(RanksAssigned) if each.job_id == "short"} == NODES
@@ -84,7 +84,7 @@ def test_a_model_is_trained_on_two_nodes_and_then_served_by_its_popularity(fleet
 
 
 @pytest.mark.drill
-def test_a_model_is_trained_on_two_nodes_and_served_and_its_experts_follow_the_requests(
+def test_placement_of_trained_model_follows_requests(
     fleet: Fleet,
 ) -> None:
     fleet.submit("trained", training_workload())
@@ -126,7 +126,7 @@ def test_a_model_is_trained_on_two_nodes_and_served_and_its_experts_follow_the_r
 
 
 @pytest.mark.drill
-def test_a_job_that_cannot_be_is_refunded_and_the_nodes_do_the_next(fleet: Fleet) -> None:
+def test_impossible_job_is_refunded_and_next_runs(fleet: Fleet) -> None:
     fleet.submit("unknown-model", serving_workload("no-such-model"))
     fleet.submit("dense-model", serving_workload(MODEL))
     fleet.submit("after-them", training_workload(64))
@@ -144,9 +144,7 @@ def test_a_job_that_cannot_be_is_refunded_and_the_nodes_do_the_next(fleet: Fleet
 
 @pytest.mark.drill
 @pytest.mark.parametrize("victim", ["a rank", "an executor"])
-def test_what_is_killed_costs_a_generation_and_the_job_goes_on_from_its_checkpoint(
-    fleet: Fleet, victim: str
-) -> None:
+def test_job_resumes_from_checkpoint_after_kills(fleet: Fleet, victim: str) -> None:
     job_id = victim.replace(" ", "-")
     fleet.submit(job_id, training_workload(1_600))
     fleet.until(
@@ -181,7 +179,7 @@ def ranks_of(executor: psutil.Process) -> list[psutil.Process]:
 
 
 @pytest.mark.drill
-def test_whatever_is_killed_or_stopped_the_jobs_are_done_and_the_log_is_proven(fleet: Fleet) -> None:
+def test_jobs_complete_and_log_verifies_after_kills(fleet: Fleet) -> None:
     deployment = fleet.deployment
     first, second = deployment.executors.values()
     blows = {

@@ -22,7 +22,7 @@ def deployment(kafka: str, topic_prefix: str, tmp_path: Path) -> Iterator[Deploy
     deployment.stop_workers()
 
 
-def test_the_next_start_goes_on_with_what_the_first_has_sent(deployment: Deployment) -> None:
+def test_second_start_resumes_sent_configuration(deployment: Deployment) -> None:
     target = Target(deployment.kafka, deployment.prefix)
     cells_file = CellsFile.read(DEMO_CELLS)
     first_s = time.time()

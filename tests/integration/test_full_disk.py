@@ -38,7 +38,7 @@ def fleet(
         yield fleet
 
 
-def test_a_node_leaves_while_its_disk_is_full_and_comes_back(fleet: Executors, disk: SmallDisk) -> None:
+def test_node_is_offline_while_disk_is_full(fleet: Executors, disk: SmallDisk) -> None:
     fleet.start("n1")
     fleet.await_event(NodeOnline, node="n1")
     fleet.assign("n1", order("long", 10**6, work=10**6))
@@ -67,7 +67,7 @@ def test_a_node_leaves_while_its_disk_is_full_and_comes_back(fleet: Executors, d
 
 
 @pytest.mark.drill
-def test_a_node_that_starts_on_a_full_disk_waits_and_says_why(fleet: Executors, disk: SmallDisk) -> None:
+def test_node_starting_on_full_disk_waits_with_reason(fleet: Executors, disk: SmallDisk) -> None:
     disk.fill(leave_bytes=10 * MIB)
 
     fleet.start("n1")

@@ -20,9 +20,7 @@ RESERVED_BYTES = 2**17
 """What a cell's room leaves to compression and Kafka."""
 
 
-def test_a_snapshot_of_the_largest_state_is_confirmed_and_a_larger_one_refused(
-    kafka: str, topic_prefix: str
-) -> None:
+def test_largest_snapshot_is_confirmed_and_larger_refused(kafka: str, topic_prefix: str) -> None:
     settings = WorkerSettings(bootstrap_servers=kafka, topic_prefix=topic_prefix)
     ensure_topics(settings, topics(topic_prefix, 1))
     name = f"{topic_prefix}.snapshots"

@@ -177,7 +177,7 @@ def inference(deployment: Deployment, tmp_path: Path) -> Iterator[Inference]:
 
 
 @pytest.mark.slow
-def test_a_load_that_falls_lends_servers_and_one_that_rises_has_them_back_in_time(inference):
+def test_falling_load_lends_and_rising_load_reclaims(inference):
     inference.start_lender()
     until(lambda: len(inference.on_loan()) == 7, f"seven servers on loan: {inference.output()}")
     inference.wait_until_judged()
@@ -196,7 +196,7 @@ def test_a_load_that_falls_lends_servers_and_one_that_rises_has_them_back_in_tim
 
 
 @pytest.mark.drill
-def test_a_lender_that_is_killed_is_followed_by_one_that_offers_nothing_twice(inference):
+def test_successor_of_killed_lender_repeats_no_offer(inference):
     first = inference.start_lender()
     until(lambda: len(inference.on_loan()) == 7, "seven servers on loan")
     inference.wait_until_judged()
@@ -215,7 +215,7 @@ def test_a_lender_that_is_killed_is_followed_by_one_that_offers_nothing_twice(in
 
 
 @pytest.mark.drill
-def test_without_word_of_the_load_everything_is_wanted_back(inference):
+def test_unknown_load_reclaims_all_servers(inference):
     inference.start_lender(SOON_UNKNOWN_S)
     until(lambda: len(inference.on_loan()) == 7, "seven servers on loan")
     inference.load = None
@@ -239,7 +239,7 @@ def lend(deployment: Deployment, name: str) -> None:
 
 
 @pytest.mark.drill
-def test_loads_of_prometheus_and_of_files_reach_the_topic(deployment, tmp_path):
+def test_loads_of_prometheus_and_files_are_published(deployment, tmp_path):
     deployment.start_worker()
     deployment.configure(CELL)
     place = ["--cell", CELL, "--zone", "serving", "--topic-prefix", deployment.prefix, "--json"]
@@ -282,7 +282,7 @@ def test_loads_of_prometheus_and_of_files_reach_the_topic(deployment, tmp_path):
 
 
 @pytest.mark.drill
-def test_a_lender_goes_on_when_its_broker_is_back(broker, topic_prefix, tmp_path):
+def test_lender_resumes_with_its_broker(broker, topic_prefix, tmp_path):
     deployment = Deployment(
         broker.bootstrap_servers, topic_prefix, tmp_path, [CELL], configuration=lending_cell
     )
@@ -305,7 +305,7 @@ def test_a_lender_goes_on_when_its_broker_is_back(broker, topic_prefix, tmp_path
 
 @pytest.mark.drill
 @pytest.mark.timeout(300)
-def test_a_deployment_of_a_zone_that_lends_has_a_lender(kafka, topic_prefix, tmp_path):
+def test_deployment_of_lending_zone_has_lender(kafka, topic_prefix, tmp_path):
     file = tmp_path / "cells.yaml"
     cell = lending_cell("fleet").model_dump(mode="json")
     file.write_text(yaml.safe_dump({"cells": [cell]}))

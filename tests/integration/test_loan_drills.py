@@ -39,7 +39,7 @@ def said(fleet: Fleet, kind: type) -> list:
     return [event for event in events if isinstance(event, kind)]
 
 
-def test_an_offer_made_while_the_worker_is_dead_is_taken_once_it_is_back(fleet: Fleet) -> None:
+def test_offer_during_worker_outage_is_answered_later(fleet: Fleet) -> None:
     send(fleet.deployment.worker, signal.SIGKILL)
     fleet.load = QUIET
     deadline_s = time.monotonic() + 30.0
@@ -55,7 +55,7 @@ def test_an_offer_made_while_the_worker_is_dead_is_taken_once_it_is_back(fleet: 
     fleet.assert_proven()
 
 
-def test_a_lender_that_stands_still_holds_up_no_reclaim_and_makes_none_twice(fleet: Fleet) -> None:
+def test_suspended_lender_delays_and_repeats_no_reclaim(fleet: Fleet) -> None:
     reclaims, ended = len(said(fleet, CapacityReclaimed)), len(fleet.decided(ReclaimEnded))
     fleet.load = QUIET
     fleet.until(fleet.on_loan, "a server is lent")
@@ -77,7 +77,7 @@ def test_a_lender_that_stands_still_holds_up_no_reclaim_and_makes_none_twice(fle
     fleet.assert_proven()
 
 
-def test_an_executor_that_dies_while_its_server_drains_keeps_nothing_back(fleet: Fleet) -> None:
+def test_executor_killed_while_draining_returns_server(fleet: Fleet) -> None:
     work_samples, planned = 1_600, len(fleet.decided(ReclaimPlanned))
     fleet.submit("wide", work_samples, max_workers=2, heterogeneous=True)
     fleet.load = QUIET

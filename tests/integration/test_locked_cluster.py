@@ -130,14 +130,14 @@ def attempt(
 
 
 @pytest.mark.parametrize(("spoil", "line"), FAULTS.values(), ids=FAULTS.keys())
-def test_who_is_not_let_in_reads_why_on_every_command(kafka, tmp_path, attempt, spoil, line):
+def test_commands_explain_refused_access(kafka, tmp_path, attempt, spoil, line):
     connection = spoil(kafka.connection("users"), tmp_path)
     # A dropped connection may be a broker that starts: that takes two seconds to tell.
     for command in ["submit", "watch"] if spoil is no_security else COMMANDS:
         assert line.format(at=kafka.bootstrap_servers) in attempt(connection, command), command
 
 
-def test_a_service_that_is_not_let_in_says_why_and_ends(kafka, tmp_path):
+def test_service_without_access_ends_with_reason(kafka, tmp_path):
     spoil, line = FAULTS["a wrong password"]
     connection = spoil(kafka.connection("users"), tmp_path)
     for name, (status, said) in ended(connection, tmp_path).items():
@@ -211,7 +211,7 @@ def test_who_lacks_a_right_reads_which(kafka, attempt, command):
     assert "`millrace topics acls` shows which role may" in said
 
 
-def test_a_service_that_lacks_a_right_says_which_and_ends(kafka, tmp_path):
+def test_service_without_right_ends_naming_it(kafka, tmp_path):
     words = ended(kafka.connection("users"), tmp_path)
     assert {name: status for name, (status, _) in words.items()} == {"worker": 2, "solver": 2, "executor": 2}
     assert "user users may not read topic locked.cells; " in words["worker"][1]
@@ -224,7 +224,7 @@ def test_a_service_that_lacks_a_right_says_which_and_ends(kafka, tmp_path):
     assert all(said.count("\n") == 1 for _, said in words.values())
 
 
-def test_the_secrets_are_in_no_log_and_no_command_line(kafka):
+def test_secrets_are_in_no_log_or_command_line(kafka):
     folder = kafka.log_path.parent
     passwords = [file.read_text().strip() for file in (folder / "credentials").glob("*.password")]
     assert len(passwords) == len(ROLES) + 1, "of each role, and of the broker itself"

@@ -38,7 +38,7 @@ def stop_and_continue(broker: LocalKafka, is_logged: Callable[[], bool]) -> None
 
 @pytest.mark.drill
 @pytest.mark.parametrize("lose", [kill_and_start, stop_and_continue])
-def test_a_broker_that_is_lost_and_comes_back_is_one_line_each(
+def test_lost_and_restored_broker_are_one_line_each(
     tmp_path: Path, topic_prefix: str, lose: Callable[[LocalKafka, Callable[[], bool]], None]
 ) -> None:
     with LocalKafka(tmp_path / "broker") as broker:

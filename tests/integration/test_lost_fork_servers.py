@@ -64,7 +64,7 @@ def fork_server_of(executor: subprocess.Popen[bytes]) -> psutil.Process | None:
 
 
 @pytest.mark.drill
-def test_one_that_is_killed_while_it_imports_ends_its_executor_with_status_1(
+def test_fork_server_killed_during_import_ends_executor(
     starting: dict[str, subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     for runner, executor in starting.items():

@@ -48,7 +48,7 @@ def submitted(job_id: str, workload: TuningWorkload) -> JobSubmitted:
     )
 
 
-def test_of_two_jobs_one_learns_from_the_other_and_both_are_done(fleet: WatchedDeployment) -> None:
+def test_merged_jobs_are_both_completed(fleet: WatchedDeployment) -> None:
     jobs = {
         "teacher": tuning_workload("code-pages", 120),
         "learner": tuning_workload("more-code-pages", 150, accuracy=0.2),
@@ -65,7 +65,7 @@ def test_of_two_jobs_one_learns_from_the_other_and_both_are_done(fleet: WatchedD
 
 
 @pytest.mark.drill
-def test_of_four_jobs_two_are_merged_a_merge_is_undone_and_all_are_done(fleet: WatchedDeployment) -> None:
+def test_four_jobs_complete_despite_undone_merge(fleet: WatchedDeployment) -> None:
     jobs = {
         # They end after all their iterations, so that nobody can help them.
         "tables": tuning_workload("code-pages", 240),
@@ -123,7 +123,7 @@ def test_of_four_jobs_two_are_merged_a_merge_is_undone_and_all_are_done(fleet: W
 
 
 @pytest.mark.drill
-def test_whatever_is_killed_or_stopped_the_jobs_are_done_and_the_log_is_proven(
+def test_jobs_complete_and_log_verifies_after_kills(
     fleet: WatchedDeployment,
 ) -> None:
     deployment = fleet.deployment
@@ -162,7 +162,7 @@ def test_whatever_is_killed_or_stopped_the_jobs_are_done_and_the_log_is_proven(
 
 
 @pytest.mark.drill
-def test_a_job_is_done_whose_node_is_killed_during_its_profile_run_or_down_when_it_is_ordered(
+def test_job_completes_after_node_loss_during_profile(
     fleet: WatchedDeployment,
 ) -> None:
     (executor,) = fleet.deployment.executors.values()

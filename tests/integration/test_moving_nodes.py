@@ -167,7 +167,7 @@ def completed_on(deployment: Deployment, job_id: str) -> str:
 
 
 @pytest.mark.drill
-def test_a_node_joins_serves_is_lent_comes_back_and_retires_with_its_jobs(
+def test_node_joins_is_lent_returns_and_retires(
     deployment: Deployment, millrace: Millrace, tmp_path: Path
 ) -> None:
     def nodes(order: str, node: str, *options: str) -> dict[str, Any]:
@@ -205,9 +205,7 @@ def test_a_node_joins_serves_is_lent_comes_back_and_retires_with_its_jobs(
 
 
 @pytest.mark.drill
-def test_an_executor_is_stopped_when_its_node_has_left_and_not_started_again(
-    deployment: Deployment, millrace: Millrace
-) -> None:
+def test_executor_of_departed_node_stays_stopped(deployment: Deployment, millrace: Millrace) -> None:
     registration = ("--zone", ZONE, "--gpu-type", "A40", "--tariff", "south")
     for node in (FRESH, "node-elsewhere"):
         millrace("nodes", "register", node, "--cell", CELL, *registration)
@@ -243,9 +241,7 @@ def trains_since(deployment: Deployment, time_s: float) -> set[str]:
 
 
 @pytest.mark.drill
-def test_a_zone_is_configured_anew_while_it_runs(
-    deployment: Deployment, millrace: Millrace, tmp_path: Path
-) -> None:
+def test_running_zone_is_reconfigured(deployment: Deployment, millrace: Millrace, tmp_path: Path) -> None:
     document = cells()
     document["cells"][0]["zones"][1]["horizon_slots"] = 80
     file = tmp_path / "longer.yaml"

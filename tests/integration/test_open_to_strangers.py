@@ -85,7 +85,7 @@ def deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tupl
 
 
 @pytest.mark.drill
-def test_a_secured_deployment_that_has_trained_has_no_file_and_no_other_port_for_others(
+def test_secured_deployment_has_no_open_file_or_port(
     deployment: tuple[Up, Folders], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     up, folders = deployment
@@ -120,7 +120,7 @@ def test_a_secured_deployment_that_has_trained_has_no_file_and_no_other_port_for
     assert len({port for command, _, port in sockets if "kafka.Kafka" in command}) == 3
 
 
-def test_a_secured_broker_has_no_file_and_no_other_port_for_others(secured: LocalKafka) -> None:
+def test_secured_broker_has_no_open_file_or_port(secured: LocalKafka) -> None:
     assert list(open_to_others(secured.log_path.parent)) == []
     assert secured.pid is not None
     found = listening([psutil.Process(secured.pid)])

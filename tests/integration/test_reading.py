@@ -9,9 +9,7 @@ from tests.integration.deployment import until
 from tests.integration.kafka_records import ordered_producer
 
 
-def test_records_that_come_with_the_last_ones_before_the_end_are_read_after_it(
-    kafka: str, topic_prefix: str
-) -> None:
+def test_records_arriving_at_end_are_read_afterwards(kafka: str, topic_prefix: str) -> None:
     connection = KafkaConnection(bootstrap_servers=kafka)
     ensure_topics(connection, topics(topic_prefix, partitions=1, command_partitions=1))
     target = Target(connection, topic_prefix)

@@ -97,9 +97,7 @@ def up(environment: dict[str, str], cells: Path, tmp_path: Path) -> Iterator[Non
 
 @pytest.mark.drill
 @pytest.mark.usefixtures("up")
-def test_jobs_of_an_installed_policy_are_done_shown_and_proven(
-    millrace: Millrace, jobs: Path, tmp_path: Path
-) -> None:
+def test_jobs_of_installed_policy_complete_and_verify(millrace: Millrace, jobs: Path, tmp_path: Path) -> None:
     decided = [
         json.loads(line) for line in millrace("submit", str(jobs), "--cell", "counts", "--json").splitlines()
     ]

@@ -89,9 +89,7 @@ def copied(deployment: Deployment, name: str, change: Callable[[ReadRecord], Rea
 
 
 @pytest.mark.drill
-def test_new_rules_go_on_where_the_old_ones_ended_and_the_log_says_where(
-    deployment: Deployment, tmp_path: Path
-) -> None:
+def test_new_rules_continue_where_old_ones_end(deployment: Deployment, tmp_path: Path) -> None:
     stop(decided_by_the_first(deployment))
     worker = start(deployment, "both")
     deployment.send(EVENTS[CUT:])
@@ -135,7 +133,7 @@ def test_new_rules_go_on_where_the_old_ones_ended_and_the_log_says_where(
 
 
 @pytest.mark.drill
-def test_a_worker_without_the_old_rules_goes_on_after_an_orderly_stop_and_after_no_other(
+def test_worker_without_old_rules_needs_orderly_stop(
     deployment: Deployment,
 ) -> None:
     old = decided_by_the_first(deployment)
@@ -162,7 +160,7 @@ def test_a_worker_without_the_old_rules_goes_on_after_an_orderly_stop_and_after_
 
 
 @pytest.mark.drill
-def test_a_backlog_of_a_crash_is_decided_by_the_rules_that_it_was_written_under(
+def test_backlog_is_decided_by_its_rules(
     deployment: Deployment,
 ) -> None:
     old = decided_by_the_first(deployment)
@@ -180,7 +178,7 @@ def test_a_backlog_of_a_crash_is_decided_by_the_rules_that_it_was_written_under(
 
 
 @pytest.mark.drill
-def test_a_cell_that_names_old_rules_comes_under_the_newest_while_events_flow(
+def test_cell_moves_to_newest_rules_during_events(
     deployment: Deployment,
 ) -> None:
     worker = start(deployment, "both")
@@ -194,7 +192,7 @@ def test_a_cell_that_names_old_rules_comes_under_the_newest_while_events_flow(
 
 
 @pytest.mark.slow
-def test_a_worker_that_meets_newer_rules_ends_and_who_has_them_goes_on(deployment: Deployment) -> None:
+def test_worker_that_reads_newer_rules_ends(deployment: Deployment) -> None:
     worker = decided_by_the_first(deployment)
     cell = Cell("alpha")
     for record in deployment.records("ledger"):

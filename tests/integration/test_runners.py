@@ -62,7 +62,7 @@ def samples_of(fleet: Executors, job_id: str) -> int:
     return max((run.samples_done for run in fleet.told(RunProgressed, job_id=job_id)), default=0)
 
 
-def test_each_runner_obeys_its_own_commands_and_they_share_the_time(fleet: Executors) -> None:
+def test_runners_share_time_and_obey_own_commands(fleet: Executors) -> None:
     assert fleet.await_event(NodeOnline).runners == ("lora", "counting")
     fleet.assign(NODE, order("trained", 10**6, work=10**6))
     fleet.command(count("counted", FOR_EVER))
@@ -85,7 +85,7 @@ def test_each_runner_obeys_its_own_commands_and_they_share_the_time(fleet: Execu
     assert fleet.told(RunFinished, job_id="counted") == []
 
 
-def test_a_killed_node_takes_up_the_runs_of_both_where_the_journal_has_them(fleet: Executors) -> None:
+def test_killed_node_resumes_runs_of_both_runners(fleet: Executors) -> None:
     fleet.assign(NODE, order("done", 8), order("trained", 10**6, work=10**6))
     fleet.command(count("counted", FOR_EVER))
     fleet.await_that(lambda: fleet.checkpoints("trained") and samples_of(fleet, "counted") > 20)
@@ -109,9 +109,7 @@ def test_a_killed_node_takes_up_the_runs_of_both_where_the_journal_has_them(flee
 
 
 @pytest.mark.parametrize("fails_at", [0, 5], ids=["as it is told", "at work"])
-def test_a_runner_that_fails_leaves_the_other_at_work_until_a_restart(
-    fleet: Executors, fails_at: int
-) -> None:
+def test_failed_runner_leaves_the_other_running(fleet: Executors, fails_at: int) -> None:
     fleet.await_event(NodeOnline)
     fleet.assign(NODE, order("trained", 10**6, work=10**6))
     fleet.await_that(lambda: samples_of(fleet, "trained") > 40)
@@ -135,7 +133,7 @@ def test_a_runner_that_fails_leaves_the_other_at_work_until_a_restart(
     assert fleet.told(NodeOnline)[-1].runners == ("lora", "counting")
 
 
-def test_a_refused_command_is_told_by_its_reason_and_the_next_is_served(
+def test_refused_command_is_reported_and_next_obeyed(
     connection: KafkaConnection, topic_prefix: str, base_directory: Path, tmp_path: Path
 ) -> None:
     install_entry_point(tmp_path, "millrace.runners", "counting", "tests.support.counting:Counting")

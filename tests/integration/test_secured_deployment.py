@@ -14,7 +14,7 @@ from tests.integration.deployment import ROOT, UP_PATIENCE_S, bids_file, demo_bi
 
 @pytest.mark.drill
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
-def test_bids_are_taken_decided_told_and_proven(start_up, tmp_path, monkeypatch, capsys):
+def test_bids_are_decided_shown_and_verified(start_up, tmp_path, monkeypatch, capsys):
     up = start_up("--secure")
     up.await_ready()
     assert "a principal for each role" in up.output

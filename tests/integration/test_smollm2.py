@@ -104,7 +104,7 @@ def flat(tensors: dict[str, Tensor]) -> Tensor:
     return torch.cat([tensors[name].flatten() for name in sorted(tensors)])
 
 
-def test_two_jobs_on_smollm2_are_what_peft_alone_trains(kafka: str, tmp_path: Path) -> None:
+def test_two_smollm2_jobs_match_peft(kafka: str, tmp_path: Path) -> None:
     torch.set_num_threads(1)
     (tmp_path / "datasets").mkdir()
     write_dataset(tmp_path / "datasets" / "pairs.jsonl")

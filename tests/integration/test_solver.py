@@ -131,7 +131,7 @@ def ledger_text(deployment: Deployment) -> str:
 
 
 @pytest.mark.slow
-def test_bids_of_a_slot_are_admitted_together_with_the_plans_of_a_solver(deployment: Deployment) -> None:
+def test_bids_of_slot_are_admitted_by_solver(deployment: Deployment) -> None:
     deployment.start_worker()
     solver = deployment.start_solver()
     deployment.configure(CELL)
@@ -164,9 +164,7 @@ def test_bids_of_a_slot_are_admitted_together_with_the_plans_of_a_solver(deploym
     [(signal.SIGKILL, -signal.SIGKILL), pytest.param(signal.SIGTERM, 0, marks=pytest.mark.drill)],
     ids=["killed", "stopped"],
 )
-def test_a_solver_that_ends_between_request_and_answer_gives_it_after_its_restart(
-    deployment: Deployment, number: signal.Signals, status: int
-) -> None:
+def test_solver_answers_after_restart(deployment: Deployment, number: signal.Signals, status: int) -> None:
     solver, solving = caught_solving(deployment)
     solver.send(number)
     assert solver.wait() == status
@@ -185,7 +183,7 @@ def test_a_solver_that_ends_between_request_and_answer_gives_it_after_its_restar
 
 
 @pytest.mark.drill
-def test_another_solver_answers_what_a_killed_one_was_solving(deployment: Deployment) -> None:
+def test_another_solver_answers_for_killed_one(deployment: Deployment) -> None:
     deployment.start_worker()
     deployment.configure(CELL)
     solvers = [deployment.start_solver(session_timeout_s=6) for _ in range(2)]
@@ -210,7 +208,7 @@ def test_another_solver_answers_what_a_killed_one_was_solving(deployment: Deploy
 
 
 @pytest.mark.drill
-def test_an_answer_waits_for_a_broker_that_died_during_the_solve(
+def test_answer_waits_for_broker_killed_during_solve(
     broker: LocalKafka, deployment_on_broker: Deployment
 ) -> None:
     deployment = deployment_on_broker
@@ -231,7 +229,7 @@ def test_an_answer_waits_for_a_broker_that_died_during_the_solve(
 
 
 @pytest.mark.drill
-def test_a_solver_whose_answer_no_broker_takes_ends_and_gives_it_after_its_restart(
+def test_solver_without_broker_answers_after_restart(
     broker: LocalKafka, deployment_on_broker: Deployment
 ) -> None:
     deployment = deployment_on_broker
@@ -264,7 +262,7 @@ def test_a_solver_stops_in_time_without_a_broker(
 
 
 @pytest.mark.drill
-def test_an_answer_given_twice_counts_once_and_the_next_request_is_answered(deployment: Deployment) -> None:
+def test_duplicate_answer_counts_once(deployment: Deployment) -> None:
     deployment.start_worker()
     first = deployment.start_solver()
     deployment.configure(CELL)
@@ -288,7 +286,7 @@ def test_an_answer_given_twice_counts_once_and_the_next_request_is_answered(depl
 
 
 @pytest.mark.drill
-def test_a_request_from_long_ago_is_answered_without_a_solve(deployment: Deployment) -> None:
+def test_old_request_is_answered_without_solve(deployment: Deployment) -> None:
     deployment.start_worker()
     deployment.configure(CELL)
     ask(deployment, 0)
@@ -302,7 +300,7 @@ def test_a_request_from_long_ago_is_answered_without_a_solve(deployment: Deploym
 
 
 @pytest.mark.drill
-def test_a_record_that_poses_no_problem_is_passed_over_with_a_line(deployment: Deployment) -> None:
+def test_record_without_problem_is_skipped_with_log_line(deployment: Deployment) -> None:
     deployment.send_raw("solves.requested", b"\xff", [], CELL.encode())
     deployment.start_worker()
     solver = deployment.start_solver()
@@ -330,7 +328,7 @@ def test_a_solver_without_topics_ends_with_one_line(kafka: str, topic_prefix: st
 
 @pytest.mark.drill
 @pytest.mark.timeout(300)
-def test_a_deployment_of_a_titan_zone_has_a_solver(
+def test_deployment_of_titan_zone_has_solver(
     kafka: str, topic_prefix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     described = yaml.safe_load(DEMO_CELLS.read_text())

@@ -49,7 +49,7 @@ def test_topics_are_created_as_specified(kafka: str, topic_prefix: str, specs: t
     )
 
 
-def test_ensuring_twice_creates_what_is_missing_and_keeps_the_rest(
+def test_ensuring_twice_creates_only_missing_topics(
     kafka: str, topic_prefix: str, specs: tuple[TopicSpec, ...]
 ) -> None:
     ensure_topics(at(kafka), specs[:2])
@@ -94,7 +94,7 @@ def test_a_refused_creation_names_the_topic(kafka: str, topic_prefix: str) -> No
 @pytest.mark.parametrize(
     "ask", [lambda kafka: ensure_topics(kafka, topics(), 0.3), lambda kafka: describe_topics(kafka, "x", 0.3)]
 )
-def test_no_broker_is_one_line_that_says_where(ask: Callable[[KafkaConnection], object]) -> None:
+def test_missing_broker_is_one_line_with_address(ask: Callable[[KafkaConnection], object]) -> None:
     with pytest.raises(BrokerError, match=r"^No Kafka broker answers at 127\.0\.0\.1:1 within 0\.3 s .*$"):
         ask(at("127.0.0.1:1"))
 
@@ -105,7 +105,7 @@ def test_an_unknown_topic_is_not_created_by_use(kafka: str, topic_prefix: str) -
     assert f"{topic_prefix}.unknown" not in AdminClient({"bootstrap.servers": kafka}).list_topics().topics
 
 
-def test_an_oversized_record_reaches_intake_up_to_the_limit(kafka: str, specs: tuple[TopicSpec, ...]) -> None:
+def test_oversized_record_reaches_intake_up_to_limit(kafka: str, specs: tuple[TopicSpec, ...]) -> None:
     topic = specs[list(INPUTS).index("jobs")].name
     ensure_topics(at(kafka), specs)
     unlimited = {"message.max.bytes": 2 * INPUT_MAX_MESSAGE_BYTES}
@@ -126,7 +126,7 @@ def test_an_oversized_record_reaches_intake_up_to_the_limit(kafka: str, specs: t
         ("zstd", 300_000_000),
     ],
 )
-def test_a_compressed_bomb_is_refused_and_the_broker_serves_on(
+def test_compressed_bomb_is_refused_by_broker(
     kafka: str, specs: tuple[TopicSpec, ...], codec: str, size_bytes: int
 ) -> None:
     topic = specs[list(INPUTS).index("jobs")].name

@@ -27,7 +27,7 @@ def tour_blocks() -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
-def test_the_tour_of_the_readme_does_what_it_says(port, tmp_path):
+def test_tour_of_readme_works(port, tmp_path):
     first, *others = (block.replace("9092", str(port)) for block in tour_blocks())
     (tmp_path / ".venv").symlink_to(Path(sys.prefix))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MILLRACE_")}

@@ -118,19 +118,17 @@ def values(kafka: str, topic: str) -> list[bytes | None]:
     return read
 
 
-def test_a_reader_gets_to_the_end_behind_a_marker(kafka: str, topic: str, transaction: Begin) -> None:
+def test_reader_passes_marker_to_end(kafka: str, topic: str, transaction: Begin) -> None:
     transaction().write(topic, b"1").commit()
     assert values(kafka, topic) == [b"1"]
 
 
-def test_a_reader_gets_to_the_end_of_a_topic_that_holds_nothing_but_aborted_records(
-    kafka: str, topic: str, transaction: Begin
-) -> None:
+def test_reader_reaches_end_behind_aborted_records(kafka: str, topic: str, transaction: Begin) -> None:
     transaction().write(topic, b"1").abort()
     assert values(kafka, topic) == []
 
 
-def test_behind_an_open_transaction_a_reader_waits_and_says_so(
+def test_reader_waits_for_open_transaction_and_reports(
     kafka: str, topic: str, transaction: Begin, caplog: pytest.LogCaptureFixture
 ) -> None:
     transaction().write(topic, b"1").commit()
@@ -149,7 +147,7 @@ def test_behind_an_open_transaction_a_reader_waits_and_says_so(
     assert caplog.messages[0] == line
 
 
-def test_a_transaction_that_begins_while_a_reader_follows_is_reported(
+def test_transaction_begun_while_following_is_reported(
     kafka: str, topic: str, transaction: Begin, caplog: pytest.LogCaptureFixture
 ) -> None:
     target = Target(KafkaConnection(bootstrap_servers=kafka), topic.split(".")[0])
@@ -162,7 +160,7 @@ def test_a_transaction_that_begins_while_a_reader_follows_is_reported(
     assert "a transaction is open at offset 0" in caplog.messages[0]
 
 
-def test_an_aborted_bid_is_never_decided_and_a_committed_one_is(
+def test_aborted_bid_is_ignored_and_committed_one_decided(
     start: Callable[..., Deployment], transaction: Begin
 ) -> None:
     deployment = start()
@@ -181,7 +179,7 @@ def test_an_aborted_bid_is_never_decided_and_a_committed_one_is(
     assert "aborted" not in deployment.entered_ms()
 
 
-def test_an_open_transaction_holds_a_worker_up_and_does_not_end_it(
+def test_open_transaction_delays_worker_without_ending_it(
     start: Callable[..., Deployment], transaction: Begin
 ) -> None:
     deployment = start()
@@ -200,7 +198,7 @@ def test_an_open_transaction_holds_a_worker_up_and_does_not_end_it(
 
 
 @pytest.mark.drill
-def test_markers_in_the_ledger_and_the_snapshots_are_no_gaps(
+def test_markers_in_ledger_and_snapshots_are_no_gaps(
     start: Callable[..., Deployment], transaction: Begin
 ) -> None:
     """Markers of committed and aborted transactions: under way, at the end that a worker comes back to, and
@@ -233,7 +231,7 @@ def test_markers_in_the_ledger_and_the_snapshots_are_no_gaps(
 
 
 @pytest.mark.drill
-def test_a_worker_waits_for_snapshots_behind_an_open_transaction(
+def test_worker_waits_for_snapshots_behind_transaction(
     start: Callable[..., Deployment], transaction: Begin
 ) -> None:
     deployment = start()
@@ -291,7 +289,7 @@ def test_a_node_reads_its_commands_behind_markers(
     log.close()
 
 
-def test_the_benchmark_waits_for_records_and_for_no_marker(
+def test_benchmark_waits_for_records_not_markers(
     kafka: str, topic_prefix: str, transaction: Begin, tmp_path: Path
 ) -> None:
     connection = KafkaConnection(bootstrap_servers=kafka)

@@ -47,7 +47,7 @@ def test_cells_move_when_their_worker_dies(kafka: str, topic_prefix: str, tmp_pa
 
 
 @pytest.mark.slow
-def test_bids_that_lie_in_the_other_workers_partition_are_decided_and_hold_up_nobody(
+def test_bids_in_partition_of_other_worker_are_decided(
     deployment: Deployment,
 ) -> None:
     workers = [deployment.start_worker()]
@@ -68,7 +68,7 @@ def test_bids_that_lie_in_the_other_workers_partition_are_decided_and_hold_up_no
 
 
 @pytest.mark.drill
-def test_a_worker_that_dies_amid_a_flood_leaves_nothing_undecided(deployment: Deployment) -> None:
+def test_worker_killed_during_flood_leaves_nothing_undecided(deployment: Deployment) -> None:
     workers = [deployment.start_worker()]
     deployment.configure(NEAR, FAR)
     workers.append(deployment.start_worker())

@@ -19,9 +19,7 @@ from tests.support.processes import is_gone_within
 
 
 @pytest.mark.drill
-def test_up_stops_in_order_keeps_its_data_and_forgets_them_when_told_to(
-    start_up, tmp_path, monkeypatch, capsys
-):
+def test_up_stops_in_order_and_keeps_data(start_up, tmp_path, monkeypatch, capsys):
     up = start_up()
     up.await_ready()
     assert "cell demo is configured" in up.output
@@ -54,7 +52,7 @@ def test_up_stops_in_order_keeps_its_data_and_forgets_them_when_told_to(
 
 
 @pytest.mark.slow
-def test_the_first_bid_that_it_can_be_sent_finds_a_cell_that_knows_the_time(start_up, tmp_path, monkeypatch):
+def test_first_bid_finds_cell_with_time(start_up, tmp_path, monkeypatch):
     interrupted = start_up()
     until(lambda: "cell demo is configured" in interrupted.output, "the cell", UP_PATIENCE_S)
     assert interrupted.interrupt() == 130
@@ -73,7 +71,7 @@ def test_the_first_bid_that_it_can_be_sent_finds_a_cell_that_knows_the_time(star
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_bids_that_the_demo_leaves_are_for_the_cell_of_up(tmp_path, monkeypatch, capsys):
+def test_bids_left_by_demo_fit_cell_of_up(tmp_path, monkeypatch, capsys):
     home = Folders(tmp_path / "data")
     demo = Folders(home.root / "demo")
     demo.create()

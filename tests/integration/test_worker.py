@@ -77,7 +77,7 @@ def test_events_become_decisions_and_views(deployment: Deployment) -> None:
 
 
 @pytest.mark.drill
-def test_the_snapshots_are_not_taken_for_a_stream_that_hangs(
+def test_reading_snapshots_is_not_a_hanging_stream(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Faust looks every 2.5 s for streams that have read nothing for so long, five minutes by default."""
@@ -95,9 +95,7 @@ def test_the_snapshots_are_not_taken_for_a_stream_that_hangs(
     assert not [line for line in worker.output.splitlines() if "ERROR" in line and "snapshots" in line]
 
 
-def test_bids_and_quotes_that_are_slow_to_judge_end_no_worker(
-    kafka: str, topic_prefix: str, tmp_path: Path
-) -> None:
+def test_slow_bids_and_quotes_end_no_worker(kafka: str, topic_prefix: str, tmp_path: Path) -> None:
     shape = MarketShape(gpu_types=4, tariffs=1, nodes=40, slots=1_008, bids_before=0, seed=0)
     tasks = [
         TaskShape((1_119, 1_119, 1_119, 1_119), 1_000_000, 1_008, 8.0, needs_preprocessing=False),
@@ -183,9 +181,7 @@ def copied(deployment: Deployment, name: str, change: Callable[[list[ReadRecord]
 
 
 @pytest.mark.drill
-def test_an_export_has_each_decision_once_in_order_and_hides_nothing(
-    deployment: Deployment, tmp_path: Path
-) -> None:
+def test_export_has_each_decision_once_in_order(deployment: Deployment, tmp_path: Path) -> None:
     deployment.start_worker()
     deployment.configure("alpha", "beta")
     streams = zip(events.stream(30), events.stream(30, "beta"), strict=True)
@@ -276,7 +272,7 @@ def test_bad_records_among_good_ones(deployment: Deployment) -> None:
 
 @pytest.mark.drill
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
-def test_a_header_name_that_is_not_text_is_refused_and_stops_nothing(deployment: Deployment) -> None:
+def test_header_name_without_utf_8_is_refused(deployment: Deployment) -> None:
     worker = deployment.start_worker()
     deployment.configure("alpha")
     # By kcat: the Python clients can neither send nor read such a name.
@@ -309,7 +305,7 @@ def test_orderly_stop_leaves_nothing_to_repeat(deployment: Deployment) -> None:
     assert deployment.proven().duplicates == 0
 
 
-def test_a_stop_amid_bids_decides_what_is_in_the_ledger(deployment: Deployment) -> None:
+def test_stop_during_bids_decides_ledger(deployment: Deployment) -> None:
     """So a worker of other rules finds nothing that only this one may decide."""
     worker = deployment.start_worker(snapshot_every_events=100_000, snapshot_every_s=600)
     deployment.configure("alpha")
@@ -381,7 +377,7 @@ def test_web_pages_are_for_this_machine_alone(deployment: Deployment, port: int)
 
 
 @pytest.mark.drill
-def test_gap_is_fatal_and_says_so(deployment: Deployment) -> None:
+def test_gap_is_fatal_and_reported(deployment: Deployment) -> None:
     worker = deployment.start_worker()
     deployment.configure("alpha", "beta")
     deployment.send(events.stream(20)[1:])
@@ -430,7 +426,7 @@ def test_unfit_worker_ends_with_one_line(
     assert len(worker.output.splitlines()) == 1
 
 
-def test_worker_without_a_broker_asks_to_be_started_again(deployment: Deployment) -> None:
+def test_worker_without_broker_requests_restart(deployment: Deployment) -> None:
     worker = deployment.start_worker(bootstrap_servers="127.0.0.1:1")
 
     assert worker.wait() == EXIT_UNANSWERED

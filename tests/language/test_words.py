@@ -1,4 +1,4 @@
-"""The language of the code is that of the glossary."""
+"""The language of code and pages is that of the glossary."""
 
 import ast
 from collections import Counter
@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.language.words import EMPTY_VERBS, faults
+from tests.docs.markdown import DOCS, pages
+from tests.language.words import EMPTY_VERBS, faults, name_faults, page_faults
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("streams", "solvers", "executors", "schemas", "infra", "bench")
+WITH_OTHER_WORDS = {DOCS / "glossary.md", DOCS / "results" / "base-models.md"}
+"""Pages that name the replaced words, or quote errors of libraries."""
 DOUBLED = ROOT / "tests" / "language" / "doubled_class_names.txt"
 
 
@@ -21,6 +24,19 @@ def product_files() -> list[Path]:
 def test_docstrings_and_comments_are_plain(folder: str) -> None:
     found = [str(fault) for path in sorted((ROOT / folder).rglob("*.py")) for fault in faults(path, ROOT)]
     assert found == []
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in pages() if page not in WITH_OTHER_WORDS], ids=lambda page: page.name
+)
+def test_pages_are_plain(page: Path) -> None:
+    assert [str(fault) for fault in page_faults(page, ROOT)] == []
+
+
+def test_names_of_tests_are_short_and_plain() -> None:
+    files = sorted((ROOT / "tests").rglob("*.py"))
+    assert len(files) > 500
+    assert [str(fault) for path in files for fault in name_faults(path, ROOT)] == []
 
 
 def test_a_class_name_means_one_thing() -> None:
@@ -38,6 +54,20 @@ def test_zone_policies_have_plain_verbs() -> None:
     tree = ast.parse((ROOT / "streams" / "policies" / "policy.py").read_text(encoding="utf-8"))
     names = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     assert [name for name in names if name.split("_")[0] in EMPTY_VERBS] == []
+
+
+def test_only_prose_of_pages_is_checked(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("`tell`\n\n```\nsay\n```\nIt says so.\n")
+    assert [fault.line for fault in page_faults(page, tmp_path)] == [6]
+
+
+def test_faults_of_names_are_found(tmp_path: Path) -> None:
+    source = tmp_path / "test_module.py"
+    source.write_text(
+        "def test_a_b_c_d_e_f_g_h_i(): ...\ndef test_it_says_so(): ...\ndef other_it_says(): ...\n"
+    )
+    assert [fault.line for fault in name_faults(source, tmp_path)] == [1, 2]
 
 
 def test_a_fault_is_found(tmp_path: Path) -> None:

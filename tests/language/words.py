@@ -1,4 +1,4 @@
-"""Rules of the project's language, which `docs/glossary.md` explains, for docstrings, comments and names."""
+"""Rules of the language of code, pages and tests, which `docs/glossary.md` explains."""
 
 import ast
 import io
@@ -39,6 +39,9 @@ REPLACED = {
 EMPTY_VERBS = ("do", "handle", "manage", "perform", "process", "take")
 """Verbs without content, by which no method of an interface begins."""
 
+MOST_WORDS = 8
+"""Most words of a test's name after `test_`."""
+
 _FORMS = {
     "hear": "hear|hears|heard|hearing",
     "tell": "tell|tells|told|telling",
@@ -52,6 +55,7 @@ _FORMS = {
     "want": "want|wants|wanted",
 }
 _PATTERNS = {word: re.compile(rf"\b(?:{_FORMS.get(word, word)})\b", re.IGNORECASE) for word in REPLACED}
+_FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`]*`")
 """Quoted names, such as a field of a schema, whose words are not those of a sentence."""
 
@@ -79,6 +83,24 @@ def faults(path: Path, root: Path) -> Iterator[Fault]:
         yield from _replaced(name, line, text)
     for line, text in comments(source):
         yield from _replaced(name, line, text)
+
+
+def page_faults(path: Path, root: Path) -> Iterator[Fault]:
+    """Yield the faults of a page's prose: all but its code, whether in blocks or in lines."""
+    text = _FENCED.sub(lambda block: "\n" * block[0].count("\n"), path.read_text(encoding="utf-8"))
+    for line, words in enumerate(text.split("\n"), 1):
+        yield from _replaced(str(path.relative_to(root)), line, words)
+
+
+def name_faults(path: Path, root: Path) -> Iterator[Fault]:
+    """Yield the faults of the names of a file's tests."""
+    place = str(path.relative_to(root))
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            words = node.name.split("_")[1:]
+            if len(words) > MOST_WORDS:
+                yield Fault(place, node.lineno, f"a test has at most {MOST_WORDS} words", node.name)
+            yield from _replaced(place, node.lineno, " ".join(words))
 
 
 def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:

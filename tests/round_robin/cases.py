@@ -72,7 +72,7 @@ def bench() -> Bench:
     return Bench.configured(zones=(ZONE,))
 
 
-def test_jobs_take_turns_on_the_nodes_until_they_are_done(bench: Bench) -> None:
+def test_jobs_take_turns_until_done(bench: Bench) -> None:
     first = orders(bench.send(*(submitted(job_id) for job_id in "abc")))
     assert [(order.node, order.job_id, order.goal) for order in first] == [("a1", "a", 10), ("a2", "b", 10)]
     (third,) = orders(bench.send(finished(first[0])))
@@ -85,7 +85,7 @@ def test_jobs_take_turns_on_the_nodes_until_they_are_done(bench: Bench) -> None:
     assert [order.job_id for order in orders(rest)] == ["b"]
 
 
-def test_a_job_says_how_many_are_before_it(bench: Bench) -> None:
+def test_job_shows_number_before_it(bench: Bench) -> None:
     admitted = [o for o in bench.send(*(submitted(id) for id in "abcd")) if isinstance(o, JobAdmitted)]
     assert [outcome.evidence.ahead for outcome in admitted] == [0, 0, 0, 1]
     assert decode_decision(bench.decisions[-1].canonical).outcome == bench.decisions[-1].outcome
@@ -98,15 +98,13 @@ def test_a_job_says_how_many_are_before_it(bench: Bench) -> None:
         ({"terms": BidTerms(bid_micros=1, deadline_s=1e9)}, "terms_not_taken"),
     ],
 )
-def test_what_the_policy_does_not_take_is_rejected_by_name(
-    bench: Bench, changes: dict[str, Any], reason: str
-) -> None:
+def test_unsupported_job_is_rejected_by_name(bench: Bench, changes: dict[str, Any], reason: str) -> None:
     (rejected,) = bench.send(submitted("a", **changes))
     assert (type(rejected), rejected.reason) == (JobRejected, reason)
     assert orders(bench.send(submitted("b"))), "and the next one served"
 
 
-def test_a_full_cell_takes_no_more_until_a_job_is_over(bench: Bench) -> None:
+def test_full_cell_rejects_until_job_ends(bench: Bench) -> None:
     live = bench.cell.zones["z"]._live
     limit = bench.cell.configuration.live_jobs_bytes
     bench.send(submitted("a"))
@@ -121,7 +119,7 @@ def test_a_full_cell_takes_no_more_until_a_job_is_over(bench: Bench) -> None:
     assert before - live.total == PLACE_BYTES + job_bytes(CountWorkload(goal=20), QueueTerms())
 
 
-def test_a_quote_is_refused_since_the_policy_quotes_nothing(bench: Bench) -> None:
+def test_quote_is_refused(bench: Bench) -> None:
     asked = JobQuoteRequested.model_construct(
         cell="c", quote_id="q", user="u", zone="z", workload=CountWorkload(goal=1), terms=QueueTerms()
     )
@@ -138,7 +136,7 @@ def test_a_node_without_the_runner_gets_no_job(bench: Bench) -> None:
     assert order.node == "a2"
 
 
-def test_the_job_of_a_lost_node_goes_on_from_its_last_report(bench: Bench) -> None:
+def test_job_of_lost_node_resumes_from_report(bench: Bench) -> None:
     first, second = orders(bench.send(submitted("a"), submitted("b"), submitted("c")))
     told = RunProgressed(
         cell="c",
@@ -157,7 +155,7 @@ def test_the_job_of_a_lost_node_goes_on_from_its_last_report(bench: Bench) -> No
     assert (type(stale), stale.reason) == (EventIgnored, "stale_report")
 
 
-def test_a_withdrawn_job_is_cancelled_where_it_runs_and_the_next_one_starts(bench: Bench) -> None:
+def test_withdrawn_job_ends_and_next_starts(bench: Bench) -> None:
     bench.send(submitted("a"), submitted("b"), submitted("c"))
     cancelled, withdrawn, started = bench.send(withdraw("a"))
     assert (type(cancelled), cancelled.node) == (CountCancelled, "a1")
@@ -197,7 +195,7 @@ def simulated() -> tuple[list[Any], list[Any]]:
     return run.ledger, run.decisions
 
 
-def test_a_simulation_runs_until_the_last_job_is_over_and_its_log_is_proven() -> None:
+def test_simulation_runs_to_end_with_valid_log() -> None:
     ledger, decisions = simulated()
     completed = [d.outcome for d in decisions if isinstance(d.outcome, JobCompleted)]
     assert sorted(outcome.job_id for outcome in completed) == [f"j{number}" for number in range(9)]
@@ -257,7 +255,7 @@ def end_of(run: SimulatedRun) -> float:
     return ticks[-1].time_s - cell().epoch_s
 
 
-def test_a_simulation_waits_for_jobs_and_not_for_services(service: JobSubmitted) -> None:
+def test_simulation_waits_for_jobs_not_services(service: JobSubmitted) -> None:
     run = run_of((1, service), (2, submitted("job", goal=45)))
     turns = [order.goal for order in orders([d.outcome for d in run.decisions]) if order.job_id == "service"]
     assert turns == [10, 20, 30, 40, 50]
@@ -266,9 +264,7 @@ def test_a_simulation_waits_for_jobs_and_not_for_services(service: JobSubmitted)
     assert 47 <= end_of(run) < 50
 
 
-def test_a_runner_may_report_without_end_until_its_service_is_withdrawn(
-    service: JobSubmitted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runner_may_report_until_withdrawal(service: JobSubmitted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.round_robin.virtual.VirtualCounting", EndlessCounting)
     run = run_of((1, service), (61, withdraw("another")))
     assert end_of(run) == 62, "its reports keep nothing going"
@@ -279,7 +275,7 @@ def test_a_runner_may_report_without_end_until_its_service_is_withdrawn(
     assert len(reports) == 62, "one was on its way when the job was withdrawn"
 
 
-def test_a_job_that_does_not_end_is_given_up_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_job_is_given_up_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("infra.simulation.simulator._LONGEST_WAIT_S", 86_400.0)
     monkeypatch.setattr("tests.round_robin.virtual.VirtualCounting.carry_out", lambda *_: iter(()))
     simulation = Simulation(cell(), [TimedEvent(cell().epoch_s + 1, submitted("stuck"))])
@@ -289,7 +285,7 @@ def test_a_job_that_does_not_end_is_given_up_and_named(monkeypatch: pytest.Monke
     assert not any(isinstance(decision.outcome, JobCompleted) for decision in run.decisions)
 
 
-def test_only_the_fields_of_its_terms_have_other_names_in_files(tmp_path: Path) -> None:
+def test_only_terms_have_other_names_in_files(tmp_path: Path) -> None:
     file = tmp_path / "jobs.yaml"
     for name in ("bid", "deadline_in_s"):
         terms = f"{{kind: queue, {name}: soon}}"
@@ -298,7 +294,7 @@ def test_only_the_fields_of_its_terms_have_other_names_in_files(tmp_path: Path) 
             read_jobs(str(file), 0.0, "c")
 
 
-def test_a_cell_goes_on_from_a_snapshot_taken_anywhere() -> None:
+def test_cell_resumes_from_any_snapshot() -> None:
     ledger, decisions = simulated()
     folded = Cell("c")
     canonical = []
@@ -319,7 +315,7 @@ def seen() -> tuple[Board, list[Decision]]:
     return Board.of("c", (entry.envelope for entry in ledger), decisions), decisions
 
 
-def test_a_watcher_sees_its_jobs_and_what_it_adds_to_them() -> None:
+def test_watch_shows_jobs_and_figures() -> None:
     board, decisions = seen()
     job = board.jobs.by_id["j3"]
     assert (job.state, job.samples_done) == ("completed", 26)
@@ -335,7 +331,7 @@ def test_a_watcher_sees_its_jobs_and_what_it_adds_to_them() -> None:
     assert "j1 has a turn on a2, from 0 to 10" in lines, "said by its view"
 
 
-def test_a_story_tells_of_turns_and_of_the_solver_in_its_own_words() -> None:
+def test_story_shows_turns_and_solver() -> None:
     ledger, decisions = simulated()
     story = Story("j3")
     for entry in ledger:
@@ -353,7 +349,7 @@ def test_a_story_tells_of_turns_and_of_the_solver_in_its_own_words() -> None:
     assert {job_id for request in asked for job_id in request.job_ids} == {"j3"}
 
 
-def test_a_summary_has_its_figures_and_none_of_another_policy() -> None:
+def test_summary_has_only_its_figures() -> None:
     summary = summarise(seen()[0])
     assert (summary.jobs, summary.admitted, summary.completed, summary.adapters) == (9, 9, 9, ())
     assert summary.as_json()["policies"] == {"round_robin": {"turns": TURNS}}

@@ -89,9 +89,7 @@ def resolved(reference: str) -> Any:
 
 
 @pytest.mark.parametrize(("kind", "place", "value"), list(objects()), ids=lambda part: str(part)[:40])
-def test_objects_have_the_fields_that_they_must_and_no_others(
-    kind: str, place: str, value: dict[str, Any]
-) -> None:
+def test_objects_have_exactly_their_fields(kind: str, place: str, value: dict[str, Any]) -> None:
     assert REQUIRED[kind] <= value.keys()
     assert value.keys() <= REQUIRED[kind] | ALLOWED[kind]
 
@@ -139,7 +137,7 @@ def test_operations_are_seen_from_the_application() -> None:
         assert actions == ({"send", "receive"} if name == "ledger" else expected), name
 
 
-def test_the_messages_of_an_operation_are_those_of_its_channel() -> None:
+def test_operation_messages_match_channel() -> None:
     for operation in DOCUMENT["operations"].values():
         channel = operation["channel"]["$ref"]
         expected = {f"{channel}/messages/{name}" for name in resolved(channel)["messages"]}

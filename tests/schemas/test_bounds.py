@@ -17,20 +17,20 @@ LEAST_POSITIVE = 1e-12
 
 
 @pytest.mark.parametrize("event", EVENT_TYPES.values(), ids=lambda event: event.TYPE)
-def test_every_number_of_an_event_has_a_least_and_a_largest_value(event: type[Event]) -> None:
+def test_event_numbers_have_bounds(event: type[Event]) -> None:
     for name, bounds in types_of(event):
         assert bounds.has_both, f"{name} has no bound on one side or on both"
         assert abs(bounds.lowest) <= LARGEST >= abs(bounds.highest), name
 
 
 @pytest.mark.parametrize("event", EVENT_TYPES.values(), ids=lambda event: event.TYPE)
-def test_what_must_not_be_0_is_not_next_to_it(event: type[Event]) -> None:
+def test_nonzero_bound_is_not_next_to_zero(event: type[Event]) -> None:
     for name, bounds in types_of(event):
         assert not 0 < bounds.lowest < LEAST_POSITIVE, f"{name} may be {bounds.lowest}: give it a least value"
 
 
 @pytest.mark.parametrize("policy", [ExpertsPolicy, ElasticPolicy])
-def test_nobody_is_impatient_within_a_millisecond(policy: type[PolicySettings]) -> None:
+def test_shortest_patience_is_a_millisecond(policy: type[PolicySettings]) -> None:
     with pytest.raises(
         ValidationError, match=r"patience_s\n  Input should be greater than or equal to 0.001"
     ):

@@ -120,7 +120,7 @@ def five_classes(zone: dict[str, Any]) -> None:
     zone["policy"].pop("opening_prices", None)
 
 
-def test_a_zone_of_five_classes_of_nodes_is_refused_to_the_auction_alone() -> None:
+def test_auction_refuses_zone_of_five_classes() -> None:
     with pytest.raises(ValidationError) as refused:
         configured(zone(five_classes))
     assert describe(refused.value) == (
@@ -136,12 +136,12 @@ def test_the_sample_is_accepted_with_the_stated_defaults() -> None:
     assert (cell.zones[0].horizon_slots, cell.zones[0].policy.payment) == (144, "critical")
 
 
-def test_a_node_one_mebibyte_larger_than_its_base_model_is_large_enough() -> None:
+def test_node_needs_one_mebibyte_beyond_base() -> None:
     gib = 80.0 - 2.0**-10
     assert configured(zone(lambda zone: zone.update(base_model_memory_gib=gib)))
 
 
-def test_a_second_zone_with_nodes_of_its_own_is_accepted() -> None:
+def test_second_zone_with_own_nodes_is_accepted() -> None:
     def add(cell: dict[str, Any]) -> None:
         second_zone(cell)
         cell["zones"][1]["nodes"][0]["id"] = "node-2"
@@ -153,7 +153,7 @@ def nodes(count: int, first: int = 0) -> list[dict[str, str]]:
     return [{"id": f"n{first + n}", "gpu_type": "a100", "tariff": "flat"} for n in range(count)]
 
 
-def test_a_zone_of_more_node_slots_than_a_snapshot_holds_is_refused_with_its_size_and_the_limit() -> None:
+def test_oversized_zone_names_size_and_limit() -> None:
     with pytest.raises(ValidationError) as refusal:
         configured(zone(lambda zone: zone.update(horizon_slots=10_000, nodes=nodes(10_000))))
     assert (
@@ -184,7 +184,7 @@ def test_more_ids_than_a_snapshot_holds_are_refused() -> None:
         configured(lambda cell: cell.update(duplicate_window_events=131_073))
 
 
-def test_a_cell_that_leaves_no_room_for_live_jobs_is_refused_with_what_takes_it() -> None:
+def test_cell_without_room_names_the_cause() -> None:
     def large(vendors: int) -> Change:
         def change(cell: dict[str, Any]) -> None:
             second_zone(cell)
@@ -201,7 +201,7 @@ def test_a_cell_that_leaves_no_room_for_live_jobs_is_refused_with_what_takes_it(
         configured(large(1_000))
 
 
-def test_a_node_whose_costs_cannot_be_added_up_exactly_is_refused_by_name() -> None:
+def test_inexact_costs_of_node_are_refused() -> None:
     def priced(micros_per_kwh: int) -> Change:
         def change(cell: dict[str, Any]) -> None:
             cell["tariffs"][0]["micros_per_kwh"] = [0] * 23 + [micros_per_kwh]
@@ -221,6 +221,6 @@ def test_a_configuration_cannot_be_changed() -> None:
         cell.slot_s = 1.0  # type: ignore[misc]
 
 
-def test_a_node_that_trains_no_whole_sample_in_a_slot_is_refused_by_name() -> None:
+def test_node_below_one_sample_is_refused() -> None:
     with pytest.raises(ValidationError, match="zone zone-1: a node of type a100 trains less than one sample"):
         configured(lambda cell: cell.update(slot_s=0.02))

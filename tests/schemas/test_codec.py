@@ -47,7 +47,7 @@ def structured(**replaced: Any) -> bytes:
 
 
 @pytest.mark.parametrize("ce_type", sorted(EVENT_TYPES))
-def test_every_event_survives_the_round_trip_byte_for_byte(ce_type: str) -> None:
+def test_events_round_trip_byte_for_byte(ce_type: str) -> None:
     @settings(SEEDED, max_examples=examples(40))
     @given(payload=payloads(ce_type), id=PRINTABLE, source=PRINTABLE, time=PRINTABLE)
     def round_trip(payload: dict[str, Any], id: str, source: str, time: str) -> None:
@@ -68,7 +68,7 @@ def test_every_event_survives_the_round_trip_byte_for_byte(ce_type: str) -> None
 
 
 @pytest.mark.parametrize("ce_type", sorted(DECISION_TYPES))
-def test_every_decision_survives_the_round_trip_byte_for_byte(ce_type: str) -> None:
+def test_decisions_round_trip_byte_for_byte(ce_type: str) -> None:
     @settings(SEEDED, max_examples=examples(40))
     @given(payload=payloads(ce_type), cause=PRINTABLE, time_s=st.none() | st.floats(0, MAX_TIME_S))
     def round_trip(payload: dict[str, Any], cause: str, time_s: float | None) -> None:
@@ -108,9 +108,7 @@ def test_defaults_are_written_out() -> None:
     [({"rank": 1_025}, "rank"), ({"target_modules": ["q_proj", "q_proj"]}, "q_proj is named twice")],
     ids=["a rank that no executor takes", "a layer that is named twice"],
 )
-def test_hyperparameters_that_no_executor_takes_are_refused_at_the_gate(
-    fields: dict[str, Any], fault: str
-) -> None:
+def test_invalid_hyperparameters_are_refused_at_intake(fields: dict[str, Any], fault: str) -> None:
     bid = SUBMITTED | {"workload": SUBMITTED["workload"] | {"hyperparameters": fields}}
     headers = [("ce_type", b"millrace.job.submitted.v1"), *(h for h in HEADERS if h[0] != "ce_type")]
     with pytest.raises(InvalidRecordError, match=fault):
@@ -128,14 +126,14 @@ def test_the_ce_type_header_decides_the_mode() -> None:
         ticked(structured())
 
 
-def test_headers_of_others_and_extension_attributes_are_passed_over() -> None:
+def test_foreign_headers_and_attributes_are_ignored() -> None:
     headers = [*HEADERS, ("traceparent", b"\xff" * 5_000), ("ce_traceparent", b"00-1-2-01"), ("other", None)]
     assert codec.decode_event(json.dumps(TICKED).encode(), headers).id == "event-1"
     assert codec.decode_event(structured(datacontenttype="application/json"), []).id == "event-1"
 
 
 @pytest.mark.parametrize("subject", [None, b"", b"\xff", b"s" * 5_000])
-def test_an_attribute_that_is_not_read_may_have_any_value(subject: bytes | None) -> None:
+def test_unread_attribute_may_have_any_value(subject: bytes | None) -> None:
     value = json.dumps(TICKED).encode()
     assert ticked(value, subject=subject) == ticked(value)
     headers = [*HEADERS, ("ce_subject", subject), ("ce_subject", subject)]
@@ -246,7 +244,7 @@ REFUSED_STRUCTURES = {
 
 
 @pytest.mark.parametrize(("value", "reason"), REFUSED_STRUCTURES.values(), ids=REFUSED_STRUCTURES)
-def test_a_bad_record_in_structured_mode_is_refused_with_the_reason(value: bytes, reason: str) -> None:
+def test_invalid_structured_record_is_refused_with_reason(value: bytes, reason: str) -> None:
     with pytest.raises(InvalidRecordError, match=reason):
         codec.decode_event(value, [])
 
@@ -293,7 +291,7 @@ def test_an_adapter_is_reported_with_its_digest(named: dict[str, str]) -> None:
         ticked(json.dumps(finished | named).encode(), type=b"millrace.run.finished.v1")
 
 
-def test_a_value_that_outgrows_the_limit_in_canonical_form_is_refused() -> None:
+def test_value_too_long_in_canonical_form_is_refused() -> None:
     """It would be written to the ledger and could never be read again."""
     [zone] = CONFIGURED["zones"]
     row = {"gpu_type": "a100", "samples_per_s": 1, "memory_gib": 1}
@@ -323,7 +321,7 @@ def test_the_ledger_holds_the_canonical_form_alone(value: bytes) -> None:
         codec.decode_stored_event(value, HEADERS)
 
 
-def test_what_a_version_wrote_that_lacked_a_field_is_kept_to_the_byte() -> None:
+def test_earlier_event_without_field_keeps_bytes() -> None:
     event = EVENT_TYPES["millrace.job.submitted.v1"].model_validate_json(json.dumps(SUBMITTED))
     earlier = json.dumps(SUBMITTED, separators=(",", ":")).encode()
     assert len(earlier) < len(event.model_dump_json())
@@ -332,7 +330,7 @@ def test_what_a_version_wrote_that_lacked_a_field_is_kept_to_the_byte() -> None:
     assert (envelope.event, envelope.value) == (event, earlier)
 
 
-def test_what_a_version_wrote_is_read_though_the_present_form_is_too_long() -> None:
+def test_earlier_event_is_read_despite_length() -> None:
     zone = CONFIGURED["zones"][0] | {"horizon_slots": 16}
     node = {"gpu_type": "a100", "tariff": "flat"}
     nodes = [{"id": f"{index:0100}", **node} for index in range(7_277)]
@@ -353,7 +351,7 @@ NOT_STRICT = {
 
 
 @pytest.mark.parametrize(("value", "fault"), NOT_STRICT.values(), ids=NOT_STRICT)
-def test_strictness_of_json_does_not_depend_on_what_was_read_before(value: bytes, fault: str) -> None:
+def test_strictness_is_independent_of_earlier_reads(value: bytes, fault: str) -> None:
     canonical = b'{"cell":"cell-1","time_s":600.0}'
     for _ in range(2):
         assert ticked(canonical).value == canonical
@@ -410,7 +408,7 @@ def test_a_bad_decision_is_refused_with_the_reason(decision: Any, reason: str) -
         codec.decode_decision(json.dumps(decision))
 
 
-def test_a_stored_event_is_read_where_the_one_at_hand_is_of_another_type() -> None:
+def test_stored_event_of_other_type_is_read() -> None:
     event = EVENT_TYPES["millrace.job.submitted.v1"].model_validate_json(json.dumps(SUBMITTED))
     sent = Envelope("event-1", "/ada", "", event)
     other = ClockTicked(cell="cell-1", time_s=1.0)

@@ -50,7 +50,7 @@ def command(runs: int) -> SlotAssigned:
     )
 
 
-def test_the_largest_command_fits_into_its_topic_and_is_read_back() -> None:
+def test_largest_command_fits_its_topic() -> None:
     decision = Decision(
         "i" * 256, LONGEST_NAME, "c" * 256, LONGEST_FLOAT, command(MAX_RUNS_PER_SLOT), "0" * 64
     )

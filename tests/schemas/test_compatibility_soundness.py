@@ -116,7 +116,7 @@ def evolutions(draw: st.DrawFn) -> tuple[Schema, Schema]:
     return old, new
 
 
-def test_what_was_valid_stays_valid_where_no_violation_is_found() -> None:
+def test_valid_records_stay_valid_without_violation() -> None:
     """The soundness of the check: instances of the old schema are put to the new one."""
     verdicts = Counter[bool]()
     drawn = examples(1_000)

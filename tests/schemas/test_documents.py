@@ -45,7 +45,7 @@ def test_the_committed_documents_are_those_of_the_models() -> None:
     assert check(SPEC) == []
 
 
-def test_there_is_a_schema_for_every_type_and_each_is_sound() -> None:
+def test_every_type_has_valid_schema() -> None:
     schemas = documents()
     others = {JobState.TYPE, ZoneState.TYPE, SolvePosed.TYPE}
     assert schemas.keys() == EVENT_TYPES.keys() | DECISION_TYPES.keys() | others
@@ -56,7 +56,7 @@ def test_there_is_a_schema_for_every_type_and_each_is_sound() -> None:
 
 
 @pytest.mark.parametrize("ce_type", sorted(EVENT_TYPES))
-def test_the_value_of_every_event_is_valid_under_its_schema(ce_type: str) -> None:
+def test_event_values_satisfy_their_schemas(ce_type: str) -> None:
     validator = Draft202012Validator(documents()[ce_type])
 
     @settings(SEEDED, max_examples=examples(10))
@@ -69,7 +69,7 @@ def test_the_value_of_every_event_is_valid_under_its_schema(ce_type: str) -> Non
 
 
 @pytest.mark.parametrize("ce_type", sorted(DECISION_TYPES))
-def test_the_value_of_every_decision_is_valid_under_its_schema(ce_type: str) -> None:
+def test_decision_values_satisfy_their_schemas(ce_type: str) -> None:
     validator = Draft202012Validator(documents()[ce_type])
 
     @settings(SEEDED, max_examples=examples(10))
@@ -83,7 +83,7 @@ def test_the_value_of_every_decision_is_valid_under_its_schema(ce_type: str) -> 
     valid()
 
 
-def test_the_names_of_a_mapping_are_held_to_their_pattern() -> None:
+def test_names_of_mapping_match_pattern() -> None:
     workload = json_schemas()["millrace.job.submitted.v1"]["$defs"]["LoraWorkload"]
     speeds = Draft202012Validator(workload["properties"]["speed_samples_per_s"])
     assert speeds.is_valid({"a100": 1.0})
@@ -96,7 +96,7 @@ def test_the_attribute_docstrings_are_the_descriptions() -> None:
 
 
 @pytest.mark.parametrize("hash_seed", ["0", "1"])
-def test_the_documents_do_not_depend_on_the_order_of_sets(hash_seed: str, tmp_path: Path) -> None:
+def test_documents_are_independent_of_set_order(hash_seed: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "infra.commands.documents", "--directory", str(tmp_path), "write"]
     subprocess.run(command, check=True, env={**os.environ, "PYTHONHASHSEED": hash_seed})
     names = {path.name for path in SPEC.glob("*.*")}
@@ -106,7 +106,7 @@ def test_the_documents_do_not_depend_on_the_order_of_sets(hash_seed: str, tmp_pa
         assert (tmp_path / name).read_bytes() == (SPEC / name).read_bytes()
 
 
-def test_a_document_that_is_missing_stale_or_changed_is_reported(spec: Path) -> None:
+def test_missing_or_changed_document_is_reported(spec: Path) -> None:
     (spec / "asyncapi.yaml").unlink()
     (spec / "millrace.job.lost.v1.json").write_text("{}")
     edit(spec / TICKED, minimum=1)
@@ -151,9 +151,7 @@ def test_documents_with_faults_are_not_released(spec: Path) -> None:
     assert not (spec / "released").exists()
 
 
-def test_the_command_line_ends_with_1_and_a_line_per_fault(
-    spec: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_ends_with_1_and_fault_lines(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
     there = ["--directory", str(spec)]
     assert main([*there, "check"]) == 0
     assert capsys.readouterr().err == ""

@@ -80,19 +80,19 @@ def test_what_is_written_is_read_as_it_was(model: type[Record], values: dict[str
 
 
 @pytest.mark.parametrize("threshold", [-0.01, 1.01, float("nan"), float("inf"), "0.5"], ids=str)
-def test_a_threshold_outside_0_to_1_is_refused_by_name(threshold: Any) -> None:
+def test_threshold_outside_0_to_1_is_refused(threshold: Any) -> None:
     with pytest.raises(ValidationError, match=r"gating\.threshold"):
         read(MoeTrainWorkload, TRAIN, gating={"mode": "adaptive", "threshold": threshold})
 
 
-def test_adaptive_gating_needs_a_threshold_and_other_gating_has_none() -> None:
+def test_only_adaptive_gating_has_threshold() -> None:
     with pytest.raises(ValidationError, match="adaptive gating needs a threshold"):
         read(MoeTrainWorkload, TRAIN, gating={"mode": "adaptive"})
     with pytest.raises(ValidationError, match="gating top2 has no threshold"):
         read(MoeTrainWorkload, TRAIN, gating={"mode": "top2", "threshold": 0.5})
 
 
-def test_gating_is_top_2_in_training_and_top_1_in_serving_where_nothing_is_said() -> None:
+def test_default_gating_is_top_2_then_top_1() -> None:
     without = {name: value for name, value in TRAIN.items() if name != "gating"}
     assert read(MoeTrainWorkload, without).gating.mode == "top2"
     assert read(MoeServeWorkload, SERVE).gating.mode == "top1"
@@ -103,7 +103,7 @@ def test_every_rank_needs_a_sample_of_a_batch() -> None:
         read(MoeTrainWorkload, TRAIN, ranks=4, hyperparameters={"global_batch_size": 3})
 
 
-def test_a_device_has_no_more_experts_than_there_are() -> None:
+def test_device_has_no_more_experts_than_exist() -> None:
     with pytest.raises(ValidationError, match="experts_per_device is 5, a layer has 4"):
         read(MoeTrainWorkload, TRAIN, experts_per_device=5)
 
@@ -113,7 +113,7 @@ def test_a_device_has_no_more_experts_than_there_are() -> None:
     [({}, 100), ({"most": 250}, 250), ({"until_s": 9.0}, None), ({"until_s": 9.0, "most": 7}, 7)],
     ids=["once-through", "so-many", "until", "both"],
 )
-def test_a_service_ends_after_its_requests_or_at_its_time(requests: dict[str, Any], total: int) -> None:
+def test_service_ends_after_requests_or_time(requests: dict[str, Any], total: int) -> None:
     workload = read(MoeServeWorkload, SERVE, requests={"dataset": DATASET, **requests})
     assert workload.total_samples == total
 

@@ -50,7 +50,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("fields", "fault"), FAULTS.values(), ids=FAULTS.keys())
-def test_what_does_not_go_together_is_refused_in_one_line(fields, fault, monkeypatch):
+def test_contradicting_connection_is_refused_in_one_line(fields, fault, monkeypatch):
     with pytest.raises(ValidationError) as refused:
         KafkaConnection(**fields)
     assert fault in describe(refused.value)
@@ -67,7 +67,7 @@ def test_what_does_not_go_together_is_refused_in_one_line(fields, fault, monkeyp
 
 
 @pytest.mark.parametrize("fields", [{}, SCRAM, OAUTH], ids=["open", "scram", "oauth"])
-def test_a_service_gets_the_same_connection_whatever_was_in_its_environment(fields, monkeypatch):
+def test_service_connection_ignores_its_environment(fields, monkeypatch):
     for name, value in (SCRAM if fields is OAUTH else OAUTH).items():
         monkeypatch.setenv(f"MILLRACE_{name.upper()}", value)
     connection = KafkaConnection(bootstrap_servers="a:1,b:2", **fields)
@@ -77,7 +77,7 @@ def test_a_service_gets_the_same_connection_whatever_was_in_its_environment(fiel
     assert ServiceSettings().as_fields() == connection.as_fields()
 
 
-def test_a_password_shows_nowhere_but_where_it_is_asked_for(tmp_path: Path):
+def test_password_is_shown_only_on_request(tmp_path: Path):
     file = tmp_path / "password"
     file.write_text(f"{SECRET}\n")
     of_file = {**SCRAM, "kafka_password": None, "kafka_password_file": file}
@@ -87,7 +87,7 @@ def test_a_password_shows_nowhere_but_where_it_is_asked_for(tmp_path: Path):
     assert SECRET not in str(KafkaConnection(**of_file).environment())
 
 
-def test_a_password_file_is_read_anew(tmp_path: Path):
+def test_password_file_is_read_again(tmp_path: Path):
     file = tmp_path / "password"
     file.write_text("old")
     connection = KafkaConnection(**{**SCRAM, "kafka_password": None, "kafka_password_file": file})

@@ -43,7 +43,7 @@ def kinds() -> list[str]:
     return list(KINDS)
 
 
-def test_each_use_before_the_installation_names_the_function_to_call():
+def test_early_use_names_installing_function():
     table, types, model = run(BEFORE).stdout.splitlines()[:3]
     assert table.startswith("InstallationError no policies are installed in this process: call")
     assert types == table
@@ -80,13 +80,13 @@ def test_no_policy_is_refused():
 
 
 @pytest.mark.parametrize("value", ["schemas.kind:Workload", "streams.policies.auction.kind:AUCTION"])
-def test_an_entry_point_to_no_policy_of_its_name_is_refused(tmp_path, value):
+def test_entry_point_without_policy_is_refused(tmp_path, value):
     site = install_entry_point(tmp_path, "millrace.policies", "other", value)
     ran = run("from streams.installation import install_policies; install_policies()", site)
     assert f"entry point other = {value} of millrace.policies is not a policy of that kind" in ran.stderr
 
 
-def test_two_types_of_one_kind_in_a_union_are_refused():
+def test_duplicate_kind_in_union_is_refused():
     program = (
         "from dataclasses import replace\n"
         "from typing import Literal\n"
@@ -101,6 +101,6 @@ def test_two_types_of_one_kind_in_a_union_are_refused():
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_processes_of_each_start_method_have_the_same_policies(method):
+def test_start_methods_install_same_policies(method):
     with multiprocessing.get_context(method).Pool(1) as pool:
         assert pool.apply(kinds) == list(KINDS)

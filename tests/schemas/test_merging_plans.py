@@ -16,7 +16,7 @@ from schemas.merging.problems import MergeSolution, Share
         ("spatial", ("a", "a")),
     ],
 )
-def test_a_share_has_as_many_jobs_as_its_mode(mode: str, job_ids: tuple[str, ...]) -> None:
+def test_share_has_jobs_of_its_mode(mode: str, job_ids: tuple[str, ...]) -> None:
     with pytest.raises(ValidationError, match=f"a share of mode {mode} has"):
         Share(job_ids=job_ids, mode=mode, gpus=1)
 

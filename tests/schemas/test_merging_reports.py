@@ -52,15 +52,15 @@ def read(**fields: object) -> ProfileReported:
         ("0.5", "valid number"),
     ],
 )
-def test_an_accuracy_that_cannot_be_is_refused_by_name(field: str, value: object, why: str) -> None:
+def test_impossible_accuracy_is_refused_by_name(field: str, value: object, why: str) -> None:
     with pytest.raises(InvalidRecordError, match=f"{field}: .*{why}"):
         read(**{field: value})
 
 
 @pytest.mark.parametrize("value", [0.0, 0.5, 1.0, None])
-def test_the_accuracy_after_an_epoch_is_any_part_of_all_or_was_not_measured(value: float | None) -> None:
+def test_epoch_accuracy_is_fraction_or_absent(value: float | None) -> None:
     assert read(accuracy_after_epoch=value).accuracy_after_epoch == value
 
 
-def test_a_profile_without_the_accuracy_after_an_epoch_is_one_that_was_shorter() -> None:
+def test_profile_without_epoch_accuracy_was_shorter() -> None:
     assert read().accuracy_after_epoch is None

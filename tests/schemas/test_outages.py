@@ -57,9 +57,7 @@ def aiokafka_fails() -> None:
     logging.getLogger("aiokafka.consumer.group_coordinator").warning("Heartbeat failed for group %s", "g")
 
 
-def test_an_outage_is_two_lines_however_often_clients_try(
-    filtered: OutageFilter, clock: Clock, lines: list[str]
-) -> None:
+def test_outage_is_two_lines(filtered: OutageFilter, clock: Clock, lines: list[str]) -> None:
     for _ in range(500):
         librdkafka_fails()
         aiokafka_fails()
@@ -78,7 +76,7 @@ def test_an_outage_is_two_lines_however_often_clients_try(
 
 
 @pytest.mark.parametrize("pause_s", [10.04, 30.0, 61.0], ids=["api_version", "identical_error", "request"])
-def test_a_broker_that_stands_and_fails_only_at_timeouts_is_one_outage(
+def test_stopped_broker_is_one_outage(
     filtered: OutageFilter, clock: Clock, lines: list[str], pause_s: float
 ) -> None:
     for _ in range(4):
@@ -118,7 +116,7 @@ def test_the_next_outage_is_announced_again(filtered: OutageFilter, clock: Clock
 
 
 @pytest.mark.usefixtures("filtered")
-def test_all_else_is_said_during_an_outage_too(lines: list[str]) -> None:
+def test_other_lines_pass_during_outage(lines: list[str]) -> None:
     librdkafka_fails()
     logging.getLogger("executors.node").warning("disk is full")
     logging.getLogger("aiokafka").error("Topic %s is not available", "t")

@@ -33,7 +33,7 @@ def read(policy: Any) -> Any:
 
 
 @pytest.mark.parametrize(("policy", "kind"), READ.values(), ids=READ)
-def test_a_policy_is_what_its_kind_says(policy, kind):
+def test_kind_selects_the_policy(policy, kind):
     found = read(policy)
     assert type(found) is kind
     assert read(json.loads(found.model_dump_json())) == found
@@ -52,13 +52,13 @@ def test_a_policy_is_what_its_kind_says(policy, kind):
         ({"kind": "titan", "time_limit_s": 0.0}, "titan.time_limit_s"),
     ],
 )
-def test_a_policy_that_is_none_is_refused_by_name(policy, fault):
+def test_invalid_policy_is_refused_by_name(policy, fault):
     with pytest.raises(ValidationError) as refused:
         read(policy)
     assert fault in describe(refused.value)
 
 
-def test_a_configuration_without_the_choice_of_a_search_keeps_its_bytes():
+def test_configuration_without_search_keeps_bytes():
     exact = read({"kind": "auction", **BOUNDS})
     assert exact.search == "exact"
     assert b"search" not in exact.model_dump_json().encode()

@@ -7,7 +7,7 @@ from schemas.services import stopped_by_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_what_the_block_does_and_is_left_as_it_was(number):
+def test_signal_stops_block_and_is_restored(number):
     before = signal.getsignal(number)
     with stopped_by_signals() as stop:
         assert not stop.is_set()

@@ -23,7 +23,7 @@ def test_what_is_seen_stays(text: str) -> None:
 
 
 @given(text=st.text())
-def test_what_is_plain_is_one_printable_line_and_stays_so(text: str) -> None:
+def test_plain_text_is_one_printable_line(text: str) -> None:
     shown = plain(text)
     assert shown.isprintable()
     assert plain(shown) == shown

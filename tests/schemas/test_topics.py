@@ -55,13 +55,13 @@ def test_what_is_kept_for_ever() -> None:
     assert bounded == {"p.solves.requested"}
 
 
-def test_problems_for_solvers_take_a_bounded_part_of_the_disk() -> None:
+def test_problems_use_bounded_disk() -> None:
     spec = SPECS["p.solves.requested"]
     assert spec.retention_ms == 24 * 60 * 60 * 1_000
     assert int(spec.config()["segment.bytes"]) * 8 == spec.retention_bytes == 512 * 1024**2
 
 
-def test_only_what_strangers_write_is_expanded_by_the_broker() -> None:
+def test_broker_decompresses_only_untrusted_topics() -> None:
     uncompressed = {name for name, spec in SPECS.items() if spec.compression_type == "uncompressed"}
     assert uncompressed == {topic_name("p", name) for name in INPUTS}
 

@@ -125,7 +125,7 @@ def test_a_job_completes_once_all_members_have_ended(bench: RestoredBench) -> No
     assert (type(completed), completed.samples_done, completed.node) == (JobCompleted, WORK_SAMPLES, "a1")
 
 
-def test_a_job_of_a_lost_node_resumes_from_its_checkpoint(bench: RestoredBench) -> None:
+def test_job_of_lost_node_resumes_from_checkpoint(bench: RestoredBench) -> None:
     bench.send(submitted(), tick(1), started("a1", 1, 0), progressed("a1", 1, 80, complete=False))
     down, changed, *orders = bench.send(offline("a1"))
     assert isinstance(down, NodeStatusChanged)
@@ -197,7 +197,7 @@ def test_a_node_that_a_job_needs_stays(bench: RestoredBench) -> None:
     assert NodeMoved in types(outcomes)
 
 
-def test_a_server_on_loan_is_returned_without_its_job() -> None:
+def test_loaned_server_returns_without_its_job() -> None:
     lending = Lending(headroom=0.1, notice_s=NOTICE_S, borrowers=(Borrower(zone="z"),))
     bench = RestoredBench()
     bench.send(configuration(zones=(zone(policy=POLICY), lender(lending=lending))), tick(0))
@@ -218,7 +218,7 @@ def test_a_silent_run_fails_after_the_timeout(bench: RestoredBench) -> None:
     assert (changed.reason, changed.facts["case"]) == ("run_failed", "silent")
 
 
-def test_an_unknown_report_and_an_unknown_answer_are_ignored(bench: RestoredBench) -> None:
+def test_unknown_report_and_answer_are_ignored(bench: RestoredBench) -> None:
     bench.send(submitted(), tick(1))
     (stale,) = bench.send(progressed("b1", 1, 40))
     assert (type(stale), stale.reason) == (EventIgnored, "stale_report")
@@ -226,7 +226,7 @@ def test_an_unknown_report_and_an_unknown_answer_are_ignored(bench: RestoredBenc
     assert [each.reason for each in bench.send(answer)] == ["unknown_solve"]
 
 
-def test_the_log_is_that_of_a_cell_that_was_never_restored(bench: RestoredBench) -> None:
+def test_log_is_independent_of_restores(bench: RestoredBench) -> None:
     bench.send(submitted(), submitted("k"), tick(1), started("a1", 1, 0), progressed("a1", 1, 8, False))
     bench.send(offline("a1"), progressed("a2", 1, 8), tick(2), withdraw("k"), tick(3), finished("a2", 2))
     bench.send(progressed("b1", 2, WORK_SAMPLES), tick(4))
@@ -235,7 +235,7 @@ def test_the_log_is_that_of_a_cell_that_was_never_restored(bench: RestoredBench)
     assert (verdict.ok, verdict.decisions) == (True, len(records))
 
 
-def test_a_job_takes_no_more_of_a_snapshot_than_is_counted() -> None:
+def test_job_stays_within_counted_snapshot_bytes() -> None:
     nodes = tuple(Node(id=f"{number}".rjust(128, "n"), gpu_type="fast", tariff="t") for number in range(8))
     bench = RestoredBench()
     bench.send(configuration(zones=(zone(policy=POLICY, nodes=nodes),)), submitted(processes=8), tick(1))

@@ -47,9 +47,7 @@ def cache_folders(sources: Path, cache: Path) -> list[str]:
     return ran(program, sources, cache).stdout.split()
 
 
-def test_a_change_in_any_source_leaves_all_compiled_code_of_its_package_behind(
-    sources: Path, tmp_path: Path
-) -> None:
+def test_changed_source_discards_compiled_code(sources: Path, tmp_path: Path) -> None:
     auction_before, elastic_before = cache_folders(sources, tmp_path / "cache")
     called_from_others = sources / "solvers" / "auction" / "market" / "node_slots.py"
     called_from_others.write_text(called_from_others.read_text() + "\nCHANGED = True\n")
@@ -70,7 +68,7 @@ def test_installations_with_the_same_sources_share_compiled_code(sources: Path, 
     assert sorted((tmp_path / "cache").rglob("doubled*")) == files != []
 
 
-def test_kernels_are_interpreted_in_a_block_and_compiled_after_it(sources: Path, tmp_path: Path) -> None:
+def test_kernels_are_interpreted_only_in_block(sources: Path, tmp_path: Path) -> None:
     program = """
 from solvers.compiled import interpreting
 from solvers.elastic.doubled import doubled
@@ -81,7 +79,7 @@ print(doubled(4), len(doubled.signatures))
     assert ran(program, sources, tmp_path / "cache").stdout == "8 []\n8 1\n"
 
 
-def test_what_is_much_to_interpret_is_compiled_within_the_block(sources: Path, tmp_path: Path) -> None:
+def test_long_interpretation_compiles_within_block(sources: Path, tmp_path: Path) -> None:
     program = """
 from solvers.compiled import interpreting
 from solvers.elastic.doubled import doubled
@@ -92,7 +90,7 @@ with interpreting(most_elements=3):
     assert ran(program, sources, tmp_path / "cache").stdout == "0 0\n2 0\n4 0\n6 1\n8 1\n"
 
 
-def test_a_folder_that_cannot_be_written_costs_no_result(sources: Path, tmp_path: Path) -> None:
+def test_unwritable_folder_costs_no_result(sources: Path, tmp_path: Path) -> None:
     (tmp_path / "no-folder").write_text("")
     assert ran(DOUBLED, sources, tmp_path / "no-folder").stdout == "8 None\n"
 

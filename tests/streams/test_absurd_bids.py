@@ -186,9 +186,7 @@ NODE_SLOTS = {
 @pytest.mark.parametrize("is_free", [False, True], ids=["energy", "free"])
 @pytest.mark.parametrize("is_warm", [False, True], ids=["cold", "warm"])
 @pytest.mark.parametrize("node_slots", NODE_SLOTS.values(), ids=NODE_SLOTS)
-def test_a_slot_after_they_are_withdrawn_nothing_costs_more_than_others_say_it_is_worth(
-    node_slots, is_warm, is_free
-):
+def test_prices_recover_a_slot_after_withdrawal(node_slots, is_warm, is_free):
     """The rise of the levels is undone. Slots that the absurd bids filled, and gave back, may still be priced
     as full ones are, by what was really sold: at most the guard per unit, which falls from there."""
     fleet, spared = opened(is_warm, is_free).fork(), opened(is_warm, is_free).fork()
@@ -207,9 +205,7 @@ def test_a_slot_after_they_are_withdrawn_nothing_costs_more_than_others_say_it_i
 
 @pytest.mark.parametrize("is_free", [False, True], ids=["energy", "free"])
 @pytest.mark.parametrize("node_slots", [1.0, 3.0])
-def test_bids_withdrawn_a_slot_later_are_forgotten_though_room_is_counted_otherwise_by_then(
-    node_slots, is_free
-):
+def test_withdrawn_bids_are_forgotten_despite_changed_room(node_slots, is_free):
     """On an empty ledger a unit is half of compute and half of memory, and a slot later of what was taken."""
     fleet = Fleet(is_warm=False, is_free=is_free)
     won, _ = fleet.attack(int(node_slots * NODE_SLOT_SAMPLES))
@@ -239,7 +235,7 @@ def overloaded_quotes(is_attacked: bool) -> list[int]:
 
 
 @pytest.mark.long
-def test_a_bid_of_one_sample_that_is_withdrawn_each_slot_lowers_nobodys_price():
+def test_repeated_withdrawn_bids_lower_no_price():
     attacked, spared = sum(overloaded_quotes(True)), sum(overloaded_quotes(False))
     assert spared > ATTACKED_SLOTS * 20_000, "room has a price, besides operation"
     assert attacked >= 0.99 * spared
@@ -247,7 +243,7 @@ def test_a_bid_of_one_sample_that_is_withdrawn_each_slot_lowers_nobodys_price():
 
 @pytest.mark.parametrize("is_free", [False, True], ids=["energy", "free"])
 @pytest.mark.parametrize("node_slots", NODE_SLOTS.values(), ids=NODE_SLOTS)
-def test_on_an_empty_ledger_an_honest_quote_is_back_where_it_was_a_slot_later(node_slots, is_free):
+def test_quote_on_empty_ledger_recovers_next_slot(node_slots, is_free):
     fleet = Fleet(is_warm=False, is_free=is_free)
     before = fleet.quote()
     won, _ = fleet.attack(int(node_slots * NODE_SLOT_SAMPLES))
@@ -257,7 +253,7 @@ def test_on_an_empty_ledger_an_honest_quote_is_back_where_it_was_a_slot_later(no
     assert fleet.quote() == before
 
 
-def test_while_they_are_held_the_levels_rise_by_no_more_than_their_share_of_the_room_allows():
+def test_held_bids_raise_levels_by_their_share():
     """From L, at most to L (1 + `RISE_PER_SHARE` s)^n by n bids that take the part s of the room ahead each:
     240 node-slots of 2 % of the room raise the guard from a thirtieth of a micro per unit by e^9.3 at most,
     and an honest quote by a sixth."""
@@ -272,7 +268,7 @@ def test_while_they_are_held_the_levels_rise_by_no_more_than_their_share_of_the_
     assert paid_micros > 100 * before
 
 
-def test_bids_that_are_kept_go_on_holding_prices_up_and_those_that_are_not_do_not():
+def test_only_kept_bids_hold_prices_up():
     """Whoever keeps one absurd bid of many has raised prices by that one alone."""
     fleet = Fleet(is_warm=False, is_free=False)
     alone = fleet.fork()
@@ -285,7 +281,7 @@ def test_bids_that_are_kept_go_on_holding_prices_up_and_those_that_are_not_do_no
     assert alone.quote() <= fleet.quote() <= 1.1 * alone.quote()
 
 
-def test_absurd_bids_that_come_and_go_in_every_slot_leave_nothing_behind():
+def test_transient_absurd_bids_leave_no_trace():
     fleet = Fleet(is_warm=False, is_free=False)
     before = fleet.quote()
     for slot in range(5):
@@ -306,7 +302,7 @@ def honest_value(fleet: Fleet, slots: int) -> int:
     return value_micros
 
 
-def test_who_keeps_absurd_bids_pays_more_than_others_lose_where_there_is_room_for_all():
+def test_kept_absurd_bids_cost_more_than_they_harm():
     """What is kept is paid for at the prices that the bids before have raised. Of eight ways that were tried,
     with this demand and with twice as much, others lost 0.7 times what was paid at most."""
     fleet = Fleet(is_warm=False, is_free=False)
@@ -348,7 +344,7 @@ def reserve_all(fleet: Fleet) -> dict[str, int]:
     return paid
 
 
-def test_who_reserves_all_memory_and_uses_next_to_nothing_pays_as_much_as_for_using_it():
+def test_reserved_memory_costs_like_used_memory():
     """Its own energy costs 0.004. On an empty ledger nobody knows what the room is worth: all others are kept
     out for that sum, and lose a little more than it where a third of what the fleet can do is asked for."""
     fleet = Fleet(is_warm=False, is_free=False)
@@ -361,7 +357,7 @@ def test_who_reserves_all_memory_and_uses_next_to_nothing_pays_as_much_as_for_us
     assert 0 < honest_value(spared, DAY_SLOTS) <= 1.5 * paid_micros
 
 
-def test_who_reserves_all_memory_and_withdraws_pays_for_it_in_every_slot_again():
+def test_withdrawn_memory_reservation_pays_each_slot():
     fleet = Fleet(is_warm=False, is_free=False)
     for _ in range(3):
         paid = reserve_all(fleet)
@@ -404,7 +400,7 @@ def busy_values(slots: int, is_raided: bool, is_withdrawn: bool) -> tuple[list[i
     ("slots", "is_withdrawn"),
     [(48, False), *[pytest.param(120, kept, marks=pytest.mark.long) for kept in (False, True)]],
 )
-def test_room_bought_on_an_empty_ledger_costs_others_that_room_and_no_more(slots, is_withdrawn):
+def test_room_bought_first_costs_others_only_that(slots, is_withdrawn):
     """An eighth of the node-slots ahead is bought for next to nothing before anybody knows what they are
     worth. Others lose about what they would have made of them, but prices are found all the same: with a
     guard that knew no bounds, a base level of 0 lasted for ever and others lost a third."""

@@ -87,7 +87,7 @@ def played(bench: Bench, seed: int, restart_share: float = 0.0) -> list[Outcome]
 
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("seed", seeds(4))
-def test_every_bid_is_decided_and_every_admitted_job_ends_once(name, seed):
+def test_each_bid_is_decided_and_job_ends_once(name, seed):
     bench = CheckedBench()
     bench.send(cell_under(name))
     judged, open_jobs, admitted = set(), set(), 0
@@ -113,7 +113,7 @@ def test_every_bid_is_decided_and_every_admitted_job_ends_once(name, seed):
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_a_ledger_with_restarts_gives_the_bytes_of_one_without(name):
+def test_ledger_with_restarts_gives_same_bytes(name):
     disturbed = Bench()
     disturbed.send(cell_under(name))
     played(disturbed, seed=1, restart_share=0.3)
@@ -125,7 +125,7 @@ def test_a_ledger_with_restarts_gives_the_bytes_of_one_without(name):
 
 
 @pytest.mark.parametrize("name", ["eft", "ntm", "fixed_price", "titan"])
-def test_a_baseline_keeps_resource_prices_at_zero_and_its_certificate_holds(name):
+def test_baseline_has_zero_prices_and_valid_certificate(name):
     bench = CheckedBench()
     bench.send(cell_under(name))
     played(bench, seed=2)

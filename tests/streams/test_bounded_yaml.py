@@ -27,7 +27,7 @@ class _PlainDumper(yaml.SafeDumper):
 
 
 @given(VALUES, st.booleans())
-def test_what_json_can_say_is_read_back(value: Any, flow: bool) -> None:
+def test_json_documents_are_read_back(value: Any, flow: bool) -> None:
     text = yaml.dump(value, Dumper=_PlainDumper, default_flow_style=flow)
 
     document = read_yaml(text, 16)
@@ -37,7 +37,7 @@ def test_what_json_can_say_is_read_back(value: Any, flow: bool) -> None:
 
 
 @given(st.text(alphabet="ab:-[]{}&*!|>'\"%#?,\n \t0x_.~=<@\x00\x85\u2028é", max_size=40))
-def test_any_text_is_a_document_or_a_fault_on_one_line(text: str) -> None:
+def test_any_text_is_document_or_fault(text: str) -> None:
     fault = "none"
     try:
         read_yaml(text, DEPTH)
@@ -71,21 +71,21 @@ def test_scalars_are_those_of_yaml_1_1(text: str) -> None:
         ("e3", "e3"),
     ],
 )
-def test_an_exponent_makes_a_number_as_in_yaml_1_2(text: str, value: float | str) -> None:
+def test_exponent_makes_number_as_in_yaml_1_2(text: str, value: float | str) -> None:
     document = read_yaml(text, DEPTH)
 
     assert document is not None
     assert document[0] == value
 
 
-def test_a_date_is_the_text_that_it_was_written_as() -> None:
+def test_date_stays_text() -> None:
     document = read_yaml("{a: 2026-01-01}", DEPTH)
 
     assert document is not None
     assert document[0] == {"a": "2026-01-01"}
 
 
-def test_parts_know_their_lines() -> None:
+def test_parts_have_their_lines() -> None:
     document = read_yaml("# a remark\n- a: 1\n  b:\n    c: [x,\n      y]\n", DEPTH)
 
     assert document is not None

@@ -84,7 +84,7 @@ def first_changed(events: tuple[LedgerEvent, ...], place: Place, number: Number)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_the_least_and_the_most_of_every_number_raise_nowhere(name: str) -> None:
+def test_extremes_of_each_number_raise_nowhere(name: str) -> None:
     events = ledger(name)
     waiting: dict[int, list[tuple[Place, Number]]] = {}
     for place, bounds in cases(events):
@@ -104,7 +104,7 @@ def test_the_least_and_the_most_of_every_number_raise_nowhere(name: str) -> None
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
-def test_numbers_at_the_bounds_of_their_fields_raise_nowhere(name: str) -> None:
+def test_numbers_at_bounds_raise_nowhere(name: str) -> None:
     events = ledger(name)
     for place, bounds in cases(events):
         for number in bounds.at_the_edges():

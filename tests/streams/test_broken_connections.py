@@ -41,16 +41,16 @@ def send_after_the_transport_closed(send: Send) -> list[str]:
         return runner.run(run())
 
 
-def test_writing_to_a_broken_connection_is_an_error_that_aiokafka_knows() -> None:
+def test_broken_connection_raises_error_of_aiokafka() -> None:
     assert send_after_the_transport_closed(corrections.send) == ["KafkaConnectionError", "closed"]
 
 
-def test_without_it_the_error_is_another_one_and_the_connection_stays() -> None:
+def test_uncorrected_library_keeps_broken_connection() -> None:
     # If this fails, aiokafka or uvloop has mended it, and the module can go.
     assert send_after_the_transport_closed(corrections._send) == ["RuntimeError", "open"]
 
 
-def test_a_connection_that_is_known_to_be_closed_is_refused_as_ever() -> None:
+def test_closed_connection_is_refused_as_before() -> None:
     async def run() -> None:
         corrections.send(AIOKafkaConnection("127.0.0.1", 9), MetadataRequest([]))
 

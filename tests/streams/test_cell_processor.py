@@ -94,7 +94,7 @@ def processor(
     return CellProcessor(flow, cells, outbox, writer, snapshot_every_events=1_000), cells
 
 
-def test_coverage_is_sent_when_every_snapshot_is_confirmed_and_acknowledged_after_it() -> None:
+def test_coverage_follows_confirmed_snapshots_and_precedes_acknowledgement() -> None:
     async def run() -> None:
         broker = Broker()
         processor, table, acknowledged = await folded(broker)
@@ -116,7 +116,7 @@ def test_coverage_is_sent_when_every_snapshot_is_confirmed_and_acknowledged_afte
     asyncio.run(run())
 
 
-def test_a_refused_snapshot_leaves_no_coverage_that_claims_it() -> None:
+def test_refused_snapshot_has_no_coverage() -> None:
     async def run() -> None:
         broker = Broker()
         processor, table, acknowledged = await folded(broker)
@@ -134,7 +134,7 @@ def test_a_refused_snapshot_leaves_no_coverage_that_claims_it() -> None:
 
 
 @pytest.mark.parametrize("reassigned", [False, True])
-def test_events_of_a_cell_that_is_not_ready_wait_and_are_dropped_if_partitions_move(reassigned: bool) -> None:
+def test_events_of_unready_cell_wait_or_drop(reassigned: bool) -> None:
     async def run() -> None:
         ready = asyncio.Event()
         waiting: list[str] = []
@@ -165,7 +165,7 @@ def test_events_of_a_cell_that_is_not_ready_wait_and_are_dropped_if_partitions_m
     asyncio.run(run())
 
 
-def test_a_foreign_record_with_the_key_of_a_coverage_is_a_dead_letter() -> None:
+def test_foreign_coverage_record_is_dead_letter() -> None:
     async def run() -> None:
         async def foreign() -> AsyncIterator[ReadRecord]:
             yield ReadRecord("t.ledger", 0, 0, None, b"/0", b"foreign", ())

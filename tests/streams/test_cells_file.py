@@ -100,9 +100,7 @@ def test_file_that_is_absent_or_too_large(tmp_path: Path) -> None:
         load_cells(write(tmp_path, "#" * (MAX_FILE_BYTES + 1)), 0.0)
 
 
-def test_a_file_is_parsed_once_however_many_cells_it_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_of_many_cells_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed = []
     parse = yaml.parse
     monkeypatch.setattr(

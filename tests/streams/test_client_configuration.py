@@ -51,7 +51,7 @@ def connection(request: pytest.FixtureRequest, certificates: tuple[Path, Path]) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_librdkafka_takes_the_configuration_of_every_client_under_every_security(kind, connection):
+def test_librdkafka_accepts_every_client_configuration(kind, connection):
     # It refuses names that it does not know, values out of range and files that are not what they must be.
     client, configuration = KINDS[kind]
     settings = {**configuration(connection), "log_level": 0}

@@ -36,7 +36,7 @@ def bench() -> Bench:
     return Bench.configured(zones=(zone(base_dimensions=DIMENSIONS),))
 
 
-def test_a_bid_that_understates_is_rejected_and_told_what_would_do(bench: Bench) -> None:
+def test_understated_memory_is_rejected_with_minimum(bench: Bench) -> None:
     rejected, quoted = bench.send(
         bid(memory_gib=2.0, hyperparameters=LARGE), ask(memory_gib=2.0, hyperparameters=LARGE)
     )
@@ -48,7 +48,7 @@ def test_a_bid_that_understates_is_rejected_and_told_what_would_do(bench: Bench)
     assert isinstance(admitted, JobAdmitted)
 
 
-def test_where_the_sizes_are_not_known_what_is_declared_is_taken() -> None:
+def test_declared_memory_counts_without_known_sizes() -> None:
     (admitted,) = Bench.configured().send(bid(memory_gib=2.0, hyperparameters=LARGE))
     assert isinstance(admitted, JobAdmitted)
 
@@ -81,7 +81,7 @@ def bench_with(*rows: ThroughputRow, **changes) -> CheckedBench:
         (0.001, (), (0.0625, "declared")),
     ],
 )
-def test_the_offer_says_what_memory_it_counts_with_and_by_whose_word(declared, rows, counted) -> None:
+def test_offer_names_memory_and_its_source(declared, rows, counted) -> None:
     bench = bench_with(*rows)
     (quoted,) = bench.send(ask(memory_gib=declared))
     (admitted,) = bench.send(bid(memory_gib=declared))
@@ -92,7 +92,7 @@ def test_the_offer_says_what_memory_it_counts_with_and_by_whose_word(declared, r
     assert (free.max(axis=0) - free.min(axis=0)).max() == counted[0]
 
 
-def test_a_thousandth_of_the_measured_memory_pays_what_the_truth_pays() -> None:
+def test_understated_memory_pays_like_truth() -> None:
     prices = []
     for declared in (None, 3.0, 3.0 / 1024):
         bench = bench_with(row("fast", 3.0))
@@ -110,7 +110,7 @@ def test_naming_fewer_types_makes_no_task_smaller() -> None:
     assert admitted.evidence.offer.memory.gib == 3.0
 
 
-def test_where_a_row_covers_the_task_what_the_sizes_demand_is_counted_and_refuses_nobody() -> None:
+def test_row_counts_memory_of_sizes() -> None:
     bench = bench_with(row("fast", 3.0), base_dimensions=DIMENSIONS)
     (admitted,) = bench.send(bid(memory_gib=0.5, hyperparameters=LARGE.model_copy(update={"batch_size": 8})))
     assert admitted.evidence.offer.memory.gib == 3.0
@@ -119,7 +119,7 @@ def test_where_a_row_covers_the_task_what_the_sizes_demand_is_counted_and_refuse
 @pytest.mark.parametrize(
     ("rows", "limit_gib"), [((), 2.0), ((row("slow", 1.0),), None), ((row("fast", 1.0),), None)]
 )
-def test_a_run_is_held_to_its_reservation_where_its_user_answers_for_it(rows, limit_gib) -> None:
+def test_run_is_limited_to_declared_memory(rows, limit_gib) -> None:
     bench = bench_with(*rows)
     (admitted,) = bench.send(bid(memory_gib=2.0))
     first, _ = min(nodes_by_slot(admitted).items())
@@ -137,7 +137,7 @@ REPORTS = {
 
 
 @pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS.keys())
-def test_a_run_that_took_more_than_was_declared_ends_the_job_and_what_was_spent_is_kept(report) -> None:
+def test_run_above_declared_memory_ends_job(report) -> None:
     bench = bench_with()
     (admitted,) = bench.send(bid(memory_gib=2.0))
     node = nodes_by_slot(admitted)[0]
@@ -159,7 +159,7 @@ def test_a_run_that_took_more_than_was_declared_ends_the_job_and_what_was_spent_
     ],
     ids=["not measured", "within the tolerance", "the zone's own measure", "more than the zone's measure"],
 )
-def test_no_other_run_ends_its_job_by_what_it_took(rows, taken_gib) -> None:
+def test_other_run_above_memory_continues(rows, taken_gib) -> None:
     bench = bench_with(*rows)
     (admitted,) = bench.send(bid(memory_gib=2.0))
     node = nodes_by_slot(admitted)[0]

@@ -7,7 +7,7 @@ from tests.support.described import check_described
 from tests.support.merging_script import Script, of, share
 
 
-def test_a_job_of_an_auction_has_its_plan_and_what_it_pays():
+def test_auction_job_has_plan_and_payment():
     bench = Bench.configured()
     (admitted,) = bench.send(bid())
     job = check_described(bench.cell)["zones"]["z"]["jobs"]["j"]
@@ -19,7 +19,7 @@ def test_a_job_of_an_auction_has_its_plan_and_what_it_pays():
     assert (job["state"], job["runs"]) == ("running", [{"slot": 0, "from_samples": 0}])
 
 
-def test_an_auction_has_its_horizon_nodes_and_prices_in_short():
+def test_auction_has_horizon_nodes_and_prices():
     bench = Bench.configured()
     bench.send(bid(), tick(0), offline("a2"))
     found = bench.described
@@ -32,7 +32,7 @@ def test_an_auction_has_its_horizon_nodes_and_prices_in_short():
     assert [prices["gpu_type"] for prices in found["prices"]] == ["fast", "slow"]
 
 
-def test_a_bid_that_waits_for_a_solver_names_the_request():
+def test_waiting_bid_names_its_request():
     bench = Bench.configured(zones=(zone(policy=TitanPolicy(kind="titan")),))
     (asked,) = of(SolveRequested, bench.send(bid(), tick(0.6)))
     found = bench.described
@@ -42,7 +42,7 @@ def test_a_bid_that_waits_for_a_solver_names_the_request():
     assert bench.cell.describe()["jobs"] == {"waiting": 1}
 
 
-def test_a_merging_job_is_profiled_waits_for_a_plan_and_runs_in_a_task():
+def test_merging_job_has_profile_plan_and_task():
     script = Script()
     script.ready("a")
     assert script.job("a")["state"] == "waiting"

@@ -9,7 +9,7 @@ from streams.worker.publication import METRIC, FaultLog
 from tests.support.cells import Bench, bid, tick
 
 
-def test_the_first_fault_of_a_kind_is_logged_with_its_traceback_and_then_the_tenth(
+def test_first_and_tenth_fault_are_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted: list[str] = []

@@ -199,9 +199,7 @@ def test_every_handler_is_called_by_some_ledger(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["loans", "experts"])
-def test_a_stage_of_the_cell_that_raises_loses_no_other_event(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_raising_stage_loses_no_other_event(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     unpack = Cell.unpack
 
     def unpack_unnoted(packed: bytes, *book: Any) -> Cell:
@@ -239,7 +237,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException, times: int = 
     monkeypatch.setattr(AuctionZone, "wake", broken)
 
 
-def test_a_fault_says_which_event_raised_what_and_where(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_names_event_error_and_place(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench.configured()
     failing(monkeypatch, OverflowError("too large"))
     (fault,) = bench.send(tick(1))
@@ -259,16 +257,14 @@ def test_a_fault_says_which_event_raised_what_and_where(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     "error", [MemoryError(), OSError(28, "No space left"), ImportError(), KeyboardInterrupt()]
 )
-def test_want_of_memory_or_disk_is_no_fault_of_the_event(
-    error: BaseException, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lack_of_memory_or_disk_is_no_fault(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench.configured()
     failing(monkeypatch, error)
     with pytest.raises(type(error)):
         bench.send(tick(1))
 
 
-def test_nor_is_what_was_raised_for_want_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_caused_by_lack_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     bench, error = Bench.configured(), ValueError("no plan")
     error.__cause__ = MemoryError()
     failing(monkeypatch, error)
@@ -276,7 +272,7 @@ def test_nor_is_what_was_raised_for_want_of_them(monkeypatch: pytest.MonkeyPatch
         bench.send(tick(1))
 
 
-def test_what_raises_once_is_no_fault_of_the_event(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_raise_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     sound, bench = Bench.configured(), Bench.configured()
     failing(monkeypatch, RuntimeError(), times=1)
     assert bench.send(tick(1), bid("a")) == sound.send(tick(1), bid("a"))
@@ -302,7 +298,7 @@ def test_how_deep_the_caller_is_does_not_matter(monkeypatch: pytest.MonkeyPatch)
     assert not any(isinstance(each.outcome, EventFaulted) for each in bench.decisions)
 
 
-def test_a_decision_that_cannot_be_encoded_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unencodable_decision_is_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     def unencodable(zone: AuctionZone, _time_s: float) -> None:
         facts = {"error": "half an emoji: \ud83d"}
         zone._outcomes.add(EventIgnored.model_construct(reason="unknown_job", facts=facts))
@@ -313,7 +309,7 @@ def test_a_decision_that_cannot_be_encoded_is_a_fault(monkeypatch: pytest.Monkey
     assert (fault.exception, fault.zone, fault.place) == ("PydanticSerializationError", None, "encode")
 
 
-def test_a_first_configuration_that_raises_leaves_the_cell_without_one(
+def test_raising_configuration_leaves_cell_empty(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench = Bench()
@@ -326,7 +322,7 @@ def test_a_first_configuration_that_raises_leaves_the_cell_without_one(
     assert isinstance(accepted, CellAccepted)
 
 
-def test_an_event_that_raised_is_folded_again_if_it_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faulted_event_is_folded_when_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench.configured()
     bench.send(tick(0))
     submission = Envelope("bid-a", "test", "", bid("a"))
@@ -340,7 +336,7 @@ def test_an_event_that_raised_is_folded_again_if_it_comes_again(monkeypatch: pyt
     assert isinstance(decided.outcome, JobAdmitted), "neither the event's id nor the job's is taken"
 
 
-def test_a_cell_survives_any_number_of_faults_and_replay_finds_the_same(
+def test_cell_survives_faults_and_replay_agrees(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     events = noted(ledger("auction"))
@@ -371,7 +367,7 @@ def test_a_state_holds_integers_of_any_size(number: int) -> None:
     assert unpack(pack({"sums": [number, {"of": number}]})) == {"sums": [number, {"of": number}]}
 
 
-def test_an_answer_that_no_schema_should_let_pass_ends_no_cell() -> None:
+def test_answer_outside_schema_ends_no_cell() -> None:
     script = Script(bench=Bench())
     script.ready("a", "b")
     asked = script.ask()
@@ -382,7 +378,7 @@ def test_an_answer_that_no_schema_should_let_pass_ends_no_cell() -> None:
     assert any(isinstance(each, TaskAssigned) for each in script.answer(share("a"), share("b"), asked=asked))
 
 
-def test_events_that_are_kept_to_be_folded_again_are_bounded_in_number_and_in_bytes() -> None:
+def test_events_kept_for_refolding_are_bounded() -> None:
     small = LedgerEvent(0, Envelope("e", "test", "", tick(0)))
     large = LedgerEvent(0, Envelope("e", "test", "", tick(0), stored=bytes(2**20)))
     assert [Kept().follow(small), Kept(bytes(32 * 2**20)).follow(large)] == [False, False]

@@ -67,17 +67,13 @@ def test_what_is_acknowledged_is_committed_once(tmp_path: Path, monkeypatch: pyt
     assert group.asked == [{PLACE: 42}]
 
 
-def test_a_refused_commit_is_tried_again_without_another_event(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refused_commit_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     group = Group(False, False, True)
     commits(group, tmp_path, monkeypatch, turns=5)
     assert group.asked == [{PLACE: 42}] * 3
 
 
-def test_a_commit_that_partitions_moved_under_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commit_during_rebalance_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     group = Group(True, True, seeks_meanwhile=1)
     commits(group, tmp_path, monkeypatch, turns=4)
     assert group.asked == [{PLACE: 42}] * 2
@@ -128,9 +124,7 @@ def offsets_taken(data_dir: Path, monkeypatch: pytest.MonkeyPatch, moves_after: 
     return asyncio.run(run())
 
 
-def test_an_agent_takes_the_records_of_a_fetch_one_by_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_agent_takes_records_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert offsets_taken(tmp_path, monkeypatch, moves_after=None) == [0, 1, 2, 3, 4]
 
 

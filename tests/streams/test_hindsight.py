@@ -28,7 +28,7 @@ def folded(events: list[Event]) -> tuple[Bench, list[str]]:
     return bench, [outcome.job_id for outcome in outcomes if isinstance(outcome, JobWithdrawn)]
 
 
-def test_a_bid_may_use_the_slots_after_the_present_one_up_to_its_deadline_or_the_horizon():
+def test_bid_uses_later_slots_until_deadline_or_horizon():
     (before, soon, late) = tasks_of(
         bid("before", deadline_s=1_040.0),
         tick(2.5),
@@ -40,7 +40,7 @@ def test_a_bid_may_use_the_slots_after_the_present_one_up_to_its_deadline_or_the
     assert (late.first_slot, late.last_slot) == (3, 8)
 
 
-def test_an_instance_spans_from_the_first_slot_of_a_bid_to_the_last_and_its_nodes_are_empty():
+def test_instance_spans_slots_of_bids_with_empty_nodes():
     made = instances_of([configuration(), tick(2), bid(deadline_s=1_060.0)])["z"]
     assert (made.first_slot, made.slots) == (3, 3)
     assert made.free_samples.tolist() == [[100.0, 100.0, 50.0]] * 3
@@ -48,7 +48,7 @@ def test_an_instance_spans_from_the_first_slot_of_a_bid_to_the_last_and_its_node
     assert made.full_costs.tolist() == [[1e6, 5e5]] * 3
 
 
-def test_vendors_offer_what_they_quote_when_a_bid_arrives():
+def test_vendors_offer_quotes_of_arrival_time():
     wanting = {"needs_preprocessing": True}
     tasks = tasks_of(
         vendor("slow", 1, 20.0),
@@ -82,7 +82,7 @@ def test_vendors_offer_what_they_quote_when_a_bid_arrives():
         pytest.param(configuration(zones=(zone(horizon_slots=1),)), id="a second configuration"),
     ],
 )
-def test_what_the_cell_does_not_judge_is_no_part_of_the_instance(event: Event):
+def test_unjudged_bids_are_not_in_instance(event: Event):
     assert [task.job_id for task in tasks_of(bid("j"), event, bid("k"))] == ["j", "k"]
 
 
@@ -91,7 +91,7 @@ def test_a_time_that_goes_back_changes_nothing():
     assert task.first_slot == 4
 
 
-def test_an_unjudgeable_bid_uses_up_its_id_as_it_does_in_the_cell():
+def test_unjudgeable_bid_uses_its_id():
     assert tasks_of(bid("j", memory_gib=9.0), bid("j")) == []
 
 
@@ -101,7 +101,7 @@ def test_nothing_is_asked_of_a_cell_without_configuration():
     assert [task.job_id for task in made.tasks] == ["j"]
 
 
-def test_a_job_that_was_withdrawn_is_left_out_and_a_mere_request_is_not():
+def test_withdrawn_job_is_left_out():
     events = [tick(0), bid("gone"), bid("lost", units=0.001), withdraw("gone"), withdraw("lost")]
     _, withdrawn = folded([configuration(), *events])
     assert withdrawn == ["gone"]
@@ -109,7 +109,7 @@ def test_a_job_that_was_withdrawn_is_left_out_and_a_mere_request_is_not():
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_the_optimum_is_between_what_the_cell_earned_and_what_its_certificate_allows(seed: int):
+def test_optimum_is_between_welfare_and_certificate(seed: int):
     # Whatever happens to nodes and runs: the optimum knows of no failures. But it plans with quotas, and runs
     # that train more than theirs may earn more.
     events = recorded(random.Random(seed), configuration(), bids=24, ahead_share=0.0)

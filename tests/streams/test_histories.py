@@ -22,7 +22,7 @@ POLICIES = {"declared": zone().policy, "default": AuctionPolicy()}
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("seed", [*range(4), *long(*range(4, 12))])
-def test_every_bid_is_decided_and_every_admitted_job_ends_once(seed, policy):
+def test_each_bid_is_decided_and_job_ends_once(seed, policy):
     rng = random.Random(seed)
     restarts = random.Random(f"restarts/{seed}")
     bench = CheckedBench.configured(zones=(zone(policy=POLICIES[policy]),))

@@ -158,7 +158,7 @@ def test_a_configuration_names_rules_that_the_worker_has(book: RuleBook, rules: 
     assert configured(book.newest.version).topic == "t.ledger"
 
 
-def test_what_nodes_and_the_clock_say_must_lie_with_its_cell() -> None:
+def test_nodes_and_clock_need_partition_of_cell() -> None:
     inputs = {
         "t.jobs": IntakeTopic(EVENTS_BY_TOPIC["jobs"], "t.jobs.dlt"),
         "t.clock": IntakeTopic(EVENTS_BY_TOPIC["clock"], "t.clock.dlt", in_own_partition=True),
@@ -182,7 +182,7 @@ CLAIMS = {
 
 
 @pytest.mark.parametrize(("event", "topic", "writer"), CLAIMS.values(), ids=CLAIMS.keys())
-def test_a_record_says_whose_it_is_before_it_is_judged(event: Event, topic: str, writer: str) -> None:
+def test_record_claims_writer_before_validation(event: Event, topic: str, writer: str) -> None:
     envelope = events.envelope(event, "1")
     sent = record(topic, value=envelope.value, headers=tuple(envelope.headers()))
 
@@ -207,11 +207,11 @@ def test_a_record_says_whose_it_is_before_it_is_judged(event: Event, topic: str,
         pytest.param({"headers": (("ce_type", b"\xff"),)}, id="header not text"),
     ],
 )
-def test_what_does_not_say_whose_it_is_does_not_wait(changes: dict[str, object]) -> None:
+def test_record_without_writer_does_not_wait(changes: dict[str, object]) -> None:
     assert INTAKE.claim(replace(record(), **changes)) is None  # type: ignore[arg-type]
 
 
-def test_dead_letter_keeps_the_bytes_up_to_a_bound() -> None:
+def test_dead_letter_keeps_bytes_up_to_bound() -> None:
     small, large = b"\x00broken\xff", b"y" * (MAX_VALUE_BYTES + 1)
 
     assert admitted(record(value=small)).value == small

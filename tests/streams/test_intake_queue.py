@@ -29,7 +29,7 @@ def order(events: Iterable[Waiting], may_tick: Callable[[Waiting], bool] = lambd
     return list(iter(lambda: queue.pop(NOW_S, may_tick), None))
 
 
-def test_events_of_different_topics_enter_by_their_times_however_they_were_read():
+def test_events_of_topics_enter_by_time():
     ticks = [event("clock", float(second), tick=True) for second in range(5)]
     reports = [event("fleet/n1", second + 0.5, report=True) for second in range(5)]
     bids = [event("jobs/ada", second + 0.7) for second in range(5)]
@@ -37,7 +37,7 @@ def test_events_of_different_topics_enter_by_their_times_however_they_were_read(
     assert [one.time_s for one in taken] == sorted(one.time_s for one in [*ticks, *bids, *reports])
 
 
-def test_a_flood_by_one_user_delays_another_by_its_share_alone():
+def test_flood_of_user_delays_by_its_share():
     flood = [event("jobs/flooder", 0.0) for _ in range(30_000)]
     honest = event("jobs/ada", 1.0)
     taken = order([*flood, honest])
@@ -53,7 +53,7 @@ def test_a_flood_does_not_hold_the_clock():
     assert [taken.index(tick) for tick in ticks] == [128, 257, 386, 515, 644]
 
 
-def test_a_flood_of_one_topic_does_not_hold_another_topic():
+def test_flood_of_topic_delays_no_other():
     flood = [event("quotes/vendor", 0.0) for _ in range(1_000)]
     report = event("fleet/n1", 0.05, report=True)
     assert order([*flood, report]).index(report) == 7
@@ -70,7 +70,7 @@ def test_cells_take_turns():
     assert [one.cell for one in order(floods)[:6]] == ["one", "two"] * 3
 
 
-def test_a_tick_that_must_wait_is_waited_for_by_all_but_reports():
+def test_waiting_tick_delays_all_but_reports():
     tick = event("clock", 1.0, tick=True)
     before, behind = event("jobs/ada", 0.5), event("jobs/ada", 1.5)
     report = event("fleet/n1", 2.0, report=True)
@@ -78,7 +78,7 @@ def test_a_tick_that_must_wait_is_waited_for_by_all_but_reports():
     assert order([tick, before, behind, report, other], may_tick=lambda _: False) == [before, other, report]
 
 
-def test_a_cell_without_room_keeps_no_other_cell_waiting():
+def test_full_cell_delays_no_other():
     queue = IntakeQueue(INTERVAL_S)
     for cell in ("full", "free"):
         queue.put(event("jobs/ada", 0.0, cell))
@@ -123,12 +123,12 @@ def waits_s(decided_in_s: float, until_s: float = 60.0) -> list[float]:
     return waits
 
 
-def test_whoever_sends_what_is_slow_to_decide_falls_behind_with_it():
+def test_slow_events_delay_their_writer():
     assert max(waits_s(0.05)) < 0.3
     assert max(waits_s(0.5)) < 1.5
 
 
-def test_the_clock_and_the_nodes_are_not_held_back_however_many_names_a_flood_has():
+def test_many_names_delay_neither_clock_nor_nodes():
     queue = IntakeQueue(INTERVAL_S)
     for number in range(30_000):
         queue.put(event(f"jobs/name{number}", 0.0))
@@ -147,7 +147,7 @@ def test_the_clock_and_the_nodes_are_not_held_back_however_many_names_a_flood_ha
     assert max(waits) < LONGEST_WAIT_S + 0.01
 
 
-def test_what_is_overdue_keeps_its_order_and_a_node_that_floods_passes_nobody_by_it():
+def test_overdue_events_keep_order_under_node_flood():
     tick, report = event("clock", 1.0, tick=True), event("fleet/n1", 1.5, report=True)
     flood = [event("fleet/flooder", 0.5, report=True) for _ in range(1_000)]
     bids = [event(f"jobs/name{number}", 0.6) for number in range(500)]
@@ -189,7 +189,7 @@ WRITERS = ("jobs/a", "jobs/b", "fleet/n", "clock")
         max_size=80,
     )
 )
-def test_everything_comes_out_once_and_each_writer_in_its_own_order(
+def test_each_event_leaves_once_in_writers_order(
     drawn: list[tuple[str, float, bool, str]],
 ) -> None:
     queue = IntakeQueue(INTERVAL_S)
@@ -210,7 +210,7 @@ def test_everything_comes_out_once_and_each_writer_in_its_own_order(
             assert [one for one in taken if (one.cell, one.writer) == (cell, writer)] == mine
 
 
-def test_a_record_counts_for_no_later_than_now_and_a_second_before_its_partition_at_most():
+def test_record_time_is_bounded_by_now_and_partition():
     times = RecordTimes()
     assert times.of(JOBS, 100_000, now_s=130.0) == 100.0
     assert times.of(JOBS, 0, now_s=130.0) == 99.0

@@ -26,7 +26,7 @@ def test_the_interpreter_decides_the_same(compiled):
     assert min(interpreted.interpreted) > 0
 
 
-def test_who_changes_from_one_to_the_other_decides_the_same(compiled):
+def test_change_over_decides_the_same(compiled):
     changing = decided("changing")
     assert changing.chains == compiled.chains
     before, after = changing.interpreted
@@ -34,7 +34,7 @@ def test_who_changes_from_one_to_the_other_decides_the_same(compiled):
     assert after == 0
 
 
-def test_a_worker_waits_for_its_kernels_where_the_interpreter_would_take_long():
+def test_worker_awaits_kernels_for_large_zones():
     nodes = tuple(Node(id=f"n{number}", gpu_type="fast", tariff="t") for number in range(100))
     assert not awaits_kernels(zone(nodes=nodes, horizon_slots=150))
     assert awaits_kernels(zone(nodes=nodes, horizon_slots=151))

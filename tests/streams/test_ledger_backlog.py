@@ -30,7 +30,7 @@ def test_room_comes_back_as_events_are_folded():
     assert filled(backlog) == 10
 
 
-def test_an_event_that_is_folded_before_its_confirmation_is_seen_counts_once():
+def test_fold_before_confirmation_counts_once():
     backlog = new_backlog()
     room = filled(backlog)
     backlog.folded(0, 4, fold_s=0.001)
@@ -49,7 +49,7 @@ def test_events_that_take_long_leave_room_for_few():
     assert filled(backlog) == 8 < quick / 10
 
 
-def test_less_is_on_its_way_while_it_may_take_less_time():
+def test_shorter_limit_allows_fewer_events():
     backlog = new_backlog()
     count = 0
     while backlog.has_room(HERE, longest_s=0.02):
@@ -59,7 +59,7 @@ def test_less_is_on_its_way_while_it_may_take_less_time():
     assert filled(backlog) == 80
 
 
-def test_a_new_assignment_waits_for_nothing_of_the_old_one_but_confirmations():
+def test_new_assignment_awaits_only_confirmations():
     backlog = new_backlog()
     room = filled(backlog)
     for offset in range(room - 3):
@@ -68,7 +68,7 @@ def test_a_new_assignment_waits_for_nothing_of_the_old_one_but_confirmations():
     assert filled(backlog) == room - 3
 
 
-def test_events_for_another_workers_partition_go_at_a_pace_and_wait_for_none_of_ours():
+def test_events_for_other_worker_are_paced():
     now_s = [100.0]
     backlog = LedgerBacklog(lambda: now_s[0], lambda partition: partition == HERE)
     filled(backlog)
@@ -81,7 +81,7 @@ def test_events_for_another_workers_partition_go_at_a_pace_and_wait_for_none_of_
     assert 980 <= sent <= 1_030, "a hundred each second, however rarely it is looked"
 
 
-def test_events_of_another_workers_partition_are_not_waited_for():
+def test_events_of_other_worker_are_not_awaited():
     backlog = new_backlog(now_s=100.0)
     room = filled(backlog)
     for offset in range(room):
@@ -96,7 +96,7 @@ def test_events_of_another_workers_partition_are_not_waited_for():
     assert not backlog.has_room(HERE), "a confirmation of theirs is none of ours"
 
 
-def test_what_was_folded_is_told_where_its_confirmation_was_seen_before():
+def test_fold_returns_earlier_confirmed_events():
     backlog = new_backlog()
     for _ in range(3):
         backlog.sent(HERE)

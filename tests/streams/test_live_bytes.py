@@ -96,7 +96,7 @@ def whole_bytes(event: JobSubmitted) -> int:
 
 
 @pytest.mark.slow
-def test_the_largest_state_of_a_large_cell_fits_into_a_snapshot() -> None:
+def test_largest_state_of_large_cell_fits_snapshot() -> None:
     rng = random.Random(1)
     bench = Bench.configured(zones=(largest_zone(),), **LARGEST)
     configuration = bench.cell.configuration
@@ -149,7 +149,7 @@ def fill(bench: Bench, rng: random.Random) -> list[str]:
     return admitted
 
 
-def test_a_full_cell_says_so_to_bids_and_quotes_and_takes_bids_again_when_jobs_are_over(bench: Bench) -> None:
+def test_full_cell_refuses_until_jobs_end(bench: Bench) -> None:
     rng = random.Random(2)
     jobs = fill(bench, rng)
     task = largest(rng)
@@ -166,7 +166,7 @@ def test_a_full_cell_says_so_to_bids_and_quotes_and_takes_bids_again_when_jobs_a
     assert isinstance(admitted, JobAdmitted)
 
 
-def test_a_bid_that_finds_the_cell_full_counts_in_the_bound(bench: Bench) -> None:
+def test_bid_refused_by_full_cell_counts_in_bound(bench: Bench) -> None:
     rng = random.Random(3)
     fill(bench, rng)
     before = bench.zone.auctioneer.prices.bound_micros
@@ -183,7 +183,7 @@ def test_a_restored_cell_counts_the_same(bench: Bench) -> None:
     assert restored.zones["z"].live.total == bench.zone.live.total
 
 
-def test_a_plan_that_is_made_again_has_room_where_a_bid_has_none_but_not_without_end() -> None:
+def test_replanned_plan_has_limited_extra_room() -> None:
     bench = Bench.configured()
     (admitted,) = bench.send(tick(0), bid())[-1:]
     live, configuration = bench.zone.live, bench.cell.configuration
@@ -214,7 +214,7 @@ def waiting() -> Bench:
     return bench
 
 
-def test_waiting_bids_of_one_user_take_a_part_and_leave_others_theirs(waiting: Bench) -> None:
+def test_waiting_bids_of_user_are_limited(waiting: Bench) -> None:
     rng = random.Random(5)
     kept = 0
     while not (outcome := waiting.send(largest_bid(rng, "flood"))):
@@ -231,7 +231,7 @@ def test_waiting_bids_of_one_user_take_a_part_and_leave_others_theirs(waiting: B
     check_live_bytes(waiting.cell)
 
 
-def test_waiting_bids_of_all_users_leave_half_to_jobs(waiting: Bench) -> None:
+def test_waiting_bids_leave_half_to_jobs(waiting: Bench) -> None:
     rng = random.Random(6)
     while not waiting.send(largest_bid(rng)):
         pass
@@ -246,7 +246,7 @@ def test_waiting_bids_of_all_users_leave_half_to_jobs(waiting: Bench) -> None:
         slot += 1
 
 
-def test_the_largest_problem_of_a_solve_fits_into_its_record() -> None:
+def test_largest_problem_fits_its_record() -> None:
     """As many nodes with long names as a configuration holds, and counts of as many digits as can be."""
     names = [f"n{number}".ljust(LONGEST_ID, "x") for number in range(6_000)]
     types = ("fast", "slow", "third", "fourth")
@@ -282,7 +282,7 @@ def test_the_largest_problem_of_a_solve_fits_into_its_record() -> None:
     assert len(posed) < 0.95 * problems.max_message_bytes
 
 
-def test_a_solved_bid_that_finds_the_cell_full_is_told_so(waiting: Bench) -> None:
+def test_solved_bid_in_full_cell_gets_reason(waiting: Bench) -> None:
     task = largest(random.Random(7))
     waiting.send(bid("j", deadline_s=EPOCH_S + 60.0, **task))
     (requested,) = waiting.send(tick(0.6))
@@ -302,7 +302,7 @@ def test_ten_thousand_jobs_of_usual_size_fit() -> None:
         live.add(count)
 
 
-def test_a_loan_takes_no_more_of_a_snapshot_than_is_counted_for_its_server() -> None:
+def test_loan_fits_counted_bytes() -> None:
     def lending(servers: int) -> CellConfigured:
         names = [f"s{number}".ljust(LONGEST_ID, "x") for number in range(servers)]
         terms = Lending(headroom=0.0, notice_s=40.0, borrowers=(Borrower(zone=longest_zone),))
@@ -339,7 +339,7 @@ def test_a_loan_takes_no_more_of_a_snapshot_than_is_counted_for_its_server() -> 
     assert 0 < taken_bytes() - before - lost_bytes <= counted
 
 
-def test_a_zone_that_finds_its_prices_keeps_no_more_than_it_is_counted_for() -> None:
+def test_self_pricing_zone_fits_counted_bytes() -> None:
     """A node of its own class, bids of more densities than are told apart, and two horizons open to them."""
     horizon_slots = 300
     one = zone(policy=AuctionPolicy(), nodes=NODES[:1], horizon_slots=horizon_slots)
@@ -359,7 +359,7 @@ def test_a_zone_that_finds_its_prices_keeps_no_more_than_it_is_counted_for() -> 
     assert 0.5 * one.policy.state_bytes(one) < packed < one.policy.state_bytes(one)
 
 
-def test_zones_that_find_their_prices_are_refused_where_they_leave_too_little_to_jobs() -> None:
+def test_self_pricing_zones_without_room_are_refused() -> None:
     zones = tuple(
         zone(id=f"z{n}", policy=AuctionPolicy(), nodes=NODES[n : n + 1], horizon_slots=10_000)
         for n in range(52)

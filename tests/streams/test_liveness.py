@@ -33,7 +33,7 @@ class Listener:
         return self.monitor.silence_s(0, "c", node) > TIMEOUT_S
 
 
-def test_a_node_that_stops_is_silent_within_its_timeout_and_a_moment():
+def test_stopped_node_is_silent_after_its_timeout():
     listener = Listener()
     listener.listen(5.0, heard=("stops", "lives"))
     listener.listen(TIMEOUT_S, heard=("lives",))
@@ -42,7 +42,7 @@ def test_a_node_that_stops_is_silent_within_its_timeout_and_a_moment():
     assert (listener.silent("stops"), listener.silent("lives")) == (True, False)
 
 
-def test_a_pause_of_the_reader_counts_for_no_node():
+def test_pause_of_reader_counts_for_no_node():
     listener = Listener()
     listener.listen(5.0, heard=("n",))
     listener.pause(300.0)
@@ -52,7 +52,7 @@ def test_a_pause_of_the_reader_counts_for_no_node():
     assert listener.silent("n")
 
 
-def test_a_dead_node_is_found_although_the_reader_pauses_again_and_again():
+def test_silent_node_is_found_despite_pauses():
     listener = Listener()
     listener.listen(5.0, heard=("dead",))
     for _ in range(6):
@@ -61,7 +61,7 @@ def test_a_dead_node_is_found_although_the_reader_pauses_again_and_again():
     assert listener.silent("dead")
 
 
-def test_a_node_that_was_never_heard_here_is_silent_after_its_timeout_of_listening():
+def test_unheard_node_is_silent_after_listening_timeout():
     listener = Listener()
     listener.pause(1_000.0)
     listener.listen(TIMEOUT_S)
@@ -82,14 +82,14 @@ def flood(listener: Listener, for_s: float, reads_for_s: float, heard: tuple[str
                 listener.monitor.note_sign(0, "c", node, listener.now_s)
 
 
-def test_a_dead_node_is_found_behind_a_flood_that_never_ends():
+def test_silent_node_is_found_behind_endless_flood():
     listener = Listener()
     listener.listen(5.0, heard=("dead", "lives"))
     flood(listener, TIMEOUT_S + 1.0, reads_for_s=20.0, heard=("lives",))
     assert (listener.silent("dead"), listener.silent("lives")) == (True, False)
 
 
-def test_time_that_was_listened_behind_a_flood_counts_once():
+def test_listening_behind_flood_counts_once():
     listener = Listener()
     listener.listen(5.0, heard=("n",))
     for _ in range(10):
@@ -98,7 +98,7 @@ def test_time_that_was_listened_behind_a_flood_counts_once():
     assert 9.8 < listener.monitor.silence_s(0, "c", "n") < 10.2
 
 
-def test_what_a_broker_that_stood_still_could_not_take_counts_for_no_node():
+def test_broker_outage_counts_for_no_node():
     listener = Listener()
     listener.listen(5.0, heard=("n",))
     listener.monitor.read(0, 9_000.0)
@@ -106,7 +106,7 @@ def test_what_a_broker_that_stood_still_could_not_take_counts_for_no_node():
     assert listener.monitor.silence_s(0, "c", "n") < 1.0
 
 
-def test_records_tell_how_far_has_been_read_until_all_is():
+def test_records_show_reading_progress_until_end():
     listener = Listener()
     assert not listener.monitor.has_read_until(0, 9_000.0)
     listener.listen(1.0)
@@ -118,11 +118,11 @@ def test_records_tell_how_far_has_been_read_until_all_is():
     assert not listener.monitor.has_read_until(0, 9_000.0)
 
 
-def test_nothing_is_silent_where_nobody_listens():
+def test_no_node_is_silent_without_listening():
     assert not Listener().silent("n")
 
 
-def test_after_a_pause_reports_are_waited_for_until_each_node_was_heard():
+def test_reports_are_awaited_after_pause():
     listener = Listener()
     listener.listen(5.0, heard=("a", "b"))
     listener.pause(30.0)
@@ -135,7 +135,7 @@ def test_after_a_pause_reports_are_waited_for_until_each_node_was_heard():
     assert settled(0, "c", ["a", "b"], listener.now_s)
 
 
-def test_what_was_read_late_counts_as_heard_since_the_pause_began():
+def test_late_report_counts_from_start_of_pause():
     listener = Listener()
     listener.listen(5.0, heard=("a",))
     listener.pause(30.0)
@@ -144,7 +144,7 @@ def test_what_was_read_late_counts_as_heard_since_the_pause_began():
     assert listener.monitor.settled(0, "c", ["a"], listener.now_s)
 
 
-def test_reports_are_waited_for_no_longer_than_the_grace():
+def test_reports_are_awaited_within_grace():
     listener = Listener()
     listener.listen(STEP_S)
     assert not listener.monitor.settled(0, "c", ["a"], listener.now_s)
@@ -153,7 +153,7 @@ def test_reports_are_waited_for_no_longer_than_the_grace():
     assert listener.monitor.settled(0, "c", ["a"], listener.now_s)
 
 
-def test_an_assignment_begins_anew():
+def test_assignment_restarts_listening():
     listener = Listener()
     listener.listen(50.0)
     assert listener.silent("n")
@@ -168,9 +168,7 @@ def test_an_assignment_begins_anew():
     ),
     heard_every=st.integers(1, 5),
 )
-def test_a_node_that_is_heard_with_every_few_steps_is_never_silent_for_more_than_those(
-    steps: list[tuple[float, str]], heard_every: int
-) -> None:
+def test_regularly_reporting_node_is_never_silent(steps: list[tuple[float, str]], heard_every: int) -> None:
     """Whatever the pauses: what counts between two signs is at most the steps of listening between them."""
     monitor, now_s = LivenessMonitor(0.0), 0.0
     for number, (step_s, what) in zip(itertools.count(), steps, strict=False):

@@ -211,7 +211,7 @@ def test_what_is_noticed_and_how(tmp_path: Path, log: Log, how: str) -> None:
 
 
 @pytest.mark.parametrize(("index", "how"), [(QUIET, "altered"), (LAST, "missing")], ids=["quiet", "decided"])
-def test_an_event_moved_to_an_offset_that_is_free_is_noticed(tmp_path: Path, index: int, how: str) -> None:
+def test_event_at_other_offset_is_noticed(tmp_path: Path, index: int, how: str) -> None:
     """One that decided nothing too: nothing but the chain tells its offset."""
     log = Log.of([LedgerEvent(2 * entry.offset, entry.envelope) for entry in LEDGER])
     assert verdict_on(tmp_path, log).ok
@@ -233,14 +233,14 @@ UNNOTICED: dict[str, Log] = {
 
 
 @pytest.mark.parametrize("log", UNNOTICED.values(), ids=UNNOTICED)
-def test_what_files_alone_cannot_tell_a_kept_head_does(tmp_path: Path, log: Log) -> None:
+def test_kept_head_reveals_consistent_rewrite(tmp_path: Path, log: Log) -> None:
     head = verdict_on(tmp_path, LOG).heads["alpha"]
 
     assert noticed(tmp_path, log) is None
     assert noticed(tmp_path, log, (KeptHead("alpha", head),)) == "head"
 
 
-def test_a_log_that_has_grown_still_leads_to_the_head_that_was_kept(tmp_path: Path) -> None:
+def test_grown_log_contains_kept_head(tmp_path: Path) -> None:
     kept = tuple(
         KeptHead(cell, verdict_on(tmp_path, Log.of(LEDGER[:length])).heads["alpha"])
         for length in range(1, len(LEDGER) + 1)
@@ -264,7 +264,7 @@ def test_a_head_that_is_not_found_is_named(tmp_path: Path, kept: str, fault: str
     assert line.startswith(fault)
 
 
-def test_of_several_cells_a_head_must_name_its_own(tmp_path: Path) -> None:
+def test_head_names_its_cell_among_several(tmp_path: Path) -> None:
     other = [
         LedgerEvent(offset, events.envelope(event, f"b{offset}"))
         for offset, event in enumerate(events.stream(7, "beta"))
@@ -307,14 +307,14 @@ def test_an_export_behind_an_earlier_one_is_refused(tmp_path: Path) -> None:
         assert noticed(tmp_path, log) == "refused"
 
 
-def test_logs_of_two_cells_behind_each_other_are_a_log_of_both(tmp_path: Path) -> None:
+def test_joined_logs_of_two_cells_are_valid(tmp_path: Path) -> None:
     one, other = map(Log.of, of_two_cells())
     both = verdict_on(tmp_path, Log(one.ledger + other.ledger, one.decisions + other.decisions))
     assert (both.ok, both.cells) == (True, 2)
 
 
 @pytest.mark.parametrize("file", ["ledger", "decisions"])
-def test_lines_of_two_cells_that_are_swapped_are_noticed(tmp_path: Path, file: str) -> None:
+def test_swapped_lines_of_two_cells_are_noticed(tmp_path: Path, file: str) -> None:
     one, other = of_two_cells()
     log = Log.of(sorted([*one, *other], key=lambda entry: entry.offset))
     lines = getattr(log, file)
@@ -325,7 +325,7 @@ def test_lines_of_two_cells_that_are_swapped_are_noticed(tmp_path: Path, file: s
 
 @pytest.mark.parametrize("change", [without, swapped], ids=["deleted", "swapped"])
 @pytest.mark.parametrize("file", ["ledger", "decisions"])
-def test_any_line_deleted_or_swapped_with_the_next_is_noticed(
+def test_deleted_or_swapped_line_is_noticed(
     tmp_path: Path, file: str, change: Callable[[tuple[bytes, ...], int], tuple[bytes, ...]]
 ) -> None:
     lines = getattr(LOG, file)

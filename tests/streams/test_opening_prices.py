@@ -58,7 +58,7 @@ def test_an_empty_cell_costs_what_it_opens_at() -> None:
     assert outcome.payment_micros == (2 + 6) * UNIT + UNIT // 2
 
 
-def test_a_bid_below_the_opening_price_loses_though_all_is_free() -> None:
+def test_bid_below_opening_price_loses() -> None:
     (outcome,) = bench_of(market(opening("fast", 3.0), opening("slow", 9.0))).send(bid(units=8.0))
     assert isinstance(outcome, JobRejected)
     assert outcome.reason == "price_not_below_bid"
@@ -70,7 +70,7 @@ def test_a_type_without_a_forecast_opens_at_zero() -> None:
     assert {node for _, node in outcome.evidence.offer.plan.node_slots} == {"b1"}
 
 
-def test_prices_follow_the_hour_that_a_slot_begins_in() -> None:
+def test_prices_follow_hour_of_slot() -> None:
     # The epoch is 1,000 s, so slot 260 begins the second hour of the day.
     hours = [0.0] * HOURS_PER_DAY
     hours[1] = 7.0 * UNIT
@@ -83,7 +83,7 @@ def test_prices_follow_the_hour_that_a_slot_begins_in() -> None:
     assert prices == {240: 0.0, 262: 7.0 * UNIT}
 
 
-def test_the_certificate_counts_the_slots_that_bids_could_use_and_no_others() -> None:
+def test_certificate_counts_only_usable_slots() -> None:
     # Of six slots ahead, the bid may use two: two fast nodes and a slow one, at 3 and 1 per node-slot.
     bench = bench_of(market(opening("fast", 3.0), opening("slow", 1.0)))
     (outcome,) = bench.send(bid(units=0.5, deadline_s=EPOCH_S + 20.0))
@@ -92,7 +92,7 @@ def test_the_certificate_counts_the_slots_that_bids_could_use_and_no_others() ->
     assert outcome.evidence.certificate.dual_bound_micros == 3 * (3 + 3 + 1) * UNIT
 
 
-def test_slots_that_come_into_the_window_open_at_the_forecast() -> None:
+def test_later_slots_open_at_forecast() -> None:
     bench = bench_of(market(opening("fast", 3.0), opening("slow", 1.0)))
     outcomes = bench.send(bid(), tick(2))
     (priced,) = [outcome for outcome in outcomes if isinstance(outcome, ZonePriced)]
@@ -102,9 +102,7 @@ def test_slots_that_come_into_the_window_open_at_the_forecast() -> None:
 
 @settings(max_examples=examples(150), deadline=None)
 @given(COMPETITORS, TASKS, MONEY, st.lists(MONEY, min_size=1, max_size=4), st.floats(0, 8), st.floats(0, 8))
-def test_bidding_the_true_value_is_never_beaten_under_forecast_and_learnt_prices(
-    competitors, task, value, lies, fast, slow
-) -> None:
+def test_truth_is_best_under_forecast_prices(competitors, task, value, lies, fast, slow) -> None:
     bench = bench_of(market(opening("fast", fast), opening("slow", slow, 0.3), steepness="learned"))
     for number in range(EARLIER_BIDS):
         bench.send(bid(f"earlier{number}", 3.0 + number / 3, work_samples=10, memory_gib=0.25))
@@ -142,7 +140,7 @@ def test_learning_changes_prices_only_once_enough_have_won() -> None:
         ((opening("fast", 1.0), opening("fast", 2.0)), "gpu type fast is given twice"),
     ],
 )
-def test_a_forecast_that_fits_no_zone_is_refused_by_name(prices, fault) -> None:
+def test_unfit_forecast_is_refused_by_name(prices, fault) -> None:
     with pytest.raises(ValidationError, match=fault):
         market(*prices)
 
@@ -153,7 +151,7 @@ def test_a_forecast_of_impossible_prices_is_refused(price) -> None:
         opening("fast", price / UNIT)
 
 
-def test_bids_that_lose_teach_nothing_however_many_and_however_high() -> None:
+def test_losing_bids_change_no_forecast() -> None:
     bench = bench_of(market(opening("fast", 0.5), steepness="learned"))
     for number in range(EARLIER_BIDS):
         bench.send(bid(f"earlier{number}", 3.0 + number, work_samples=10, memory_gib=0.25))

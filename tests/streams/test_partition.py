@@ -132,7 +132,7 @@ def test_offsets_that_hold_no_record_are_no_gap() -> None:
     assert successor.last_offset == 11
 
 
-def test_a_record_that_does_not_follow_what_was_read_is_a_gap() -> None:
+def test_record_out_of_sequence_is_gap() -> None:
     ledger = records("alpha")
     partition = LedgerPartition(0, 0, {})
     fold(partition, ledger[:5])
@@ -204,7 +204,7 @@ def test_record_without_attributes_in_headers_is_refused() -> None:
         LedgerPartition(0, 0, {}).fold(ReadRecord("t.ledger", 0, 0, None, b"alpha", b"{}", ()))
 
 
-def test_a_partition_that_validates_stops_where_a_cell_contradicts_itself() -> None:
+def test_validating_partition_stops_at_contradiction() -> None:
     ledger = records("alpha")
     partition = LedgerPartition(0, 0, {}, validates=True)
     fold(partition, ledger[:20])

@@ -129,7 +129,7 @@ def check_recovered(
 
 
 @horizons
-def test_a_day_without_a_bid_costs_what_operation_does_and_the_least_for_room(horizon_slots):
+def test_day_without_bids_costs_operation_and_least(horizon_slots):
     market = Market.open(horizon_slots)
     before = market.quote()
     for _ in range(5 * horizon_slots):
@@ -139,7 +139,7 @@ def test_a_day_without_a_bid_costs_what_operation_does_and_the_least_for_room(ho
 
 
 @horizons
-def test_one_user_who_bids_a_thousand_times_the_rest_now_and_then_does_not_make_the_price(horizon_slots):
+def test_occasional_extreme_bids_do_not_make_price(horizon_slots):
     market = Market.open(horizon_slots)
     market.usual(2 * horizon_slots)
     usual = market.usual(horizon_slots)
@@ -152,7 +152,7 @@ def test_one_user_who_bids_a_thousand_times_the_rest_now_and_then_does_not_make_
 
 
 @horizons
-def test_one_user_who_buys_half_of_the_fleet_at_a_thousand_times_the_rest_is_forgotten(horizon_slots):
+def test_large_extreme_purchase_is_forgotten(horizon_slots):
     market = Market.open(horizon_slots)
     market.usual(2 * horizon_slots)
     for _ in range(horizon_slots):
@@ -162,7 +162,7 @@ def test_one_user_who_buys_half_of_the_fleet_at_a_thousand_times_the_rest_is_for
 
 
 @pytest.mark.parametrize("per_slot", [1, 2, 3, 6])
-def test_bids_that_are_all_alike_are_sold_until_there_is_no_room(per_slot):
+def test_equal_bids_are_sold_until_full(per_slot):
     """Two per slot just fit; of more, as many win, and some that take the room after the last slot."""
     market = Market.open()
     outcomes = []
@@ -185,7 +185,7 @@ def test_a_day_of_bids_all_at_once(horizon_slots):
     check_recovered(market, horizon_slots)
 
 
-def test_a_fleet_that_halves_at_noon_is_dearer_and_comes_back():
+def test_halved_fleet_is_dearer_until_restored():
     market = Market.open()
     market.usual(RECOVERY_SLOTS)
     market.bench.send(offline("a0"), offline("a1"))
@@ -206,7 +206,7 @@ def test_tariffs_of_zero():
     check_recovered(market, tariffs=FREE)
 
 
-def test_where_operation_costs_nothing_a_first_bid_of_next_to_nothing_is_soon_outweighed():
+def test_first_tiny_bid_is_soon_outweighed():
     low, usual = Market.open(tariffs=FREE), Market.open(tariffs=FREE)
     assert isinstance(low.bid(2 / UNIT), JobAdmitted)
     kept_low, quotes = low.usual(HORIZON_SLOTS), usual.usual(HORIZON_SLOTS)
@@ -216,7 +216,7 @@ def test_where_operation_costs_nothing_a_first_bid_of_next_to_nothing_is_soon_ou
 
 @horizons
 @pytest.mark.parametrize("days", [1, 365])
-def test_a_clock_that_jumps_forgets_what_is_long_ago(days, horizon_slots):
+def test_clock_jump_forgets_old_demand(days, horizon_slots):
     market = Market.open(horizon_slots)
     market.usual(2 * horizon_slots)
     market.tick(int(days * 86_400 / SLOT_S))
@@ -236,7 +236,7 @@ def held_up(market: Market, losers: int, slots: int) -> list[int]:
 
 
 @pytest.mark.parametrize("losers", [40, *long(1, 4)])
-def test_losers_hold_a_price_up_while_there_are_sales_and_hardly_raise_it(losers):
+def test_losing_bids_hold_price_only_with_sales(losers):
     """The worst that was found: who loses just below the price in every slot keeps it from falling for as
     long as others buy, here at up to three times what it falls to without them, by as many units as
     `MOST_UNSOLD` times the sold ones. It rises by 4 % at most beyond what it would have been: they leave less
@@ -252,7 +252,7 @@ def test_losers_hold_a_price_up_while_there_are_sales_and_hardly_raise_it(losers
     assert after[-1] <= 1.1 * spared[-1]
 
 
-def test_where_nobody_buys_losers_hold_nothing_up():
+def test_losers_without_buyers_hold_no_price():
     market = Market.open()
     market.usual(RECOVERY_SLOTS)
     for _ in range(RECOVERY_SLOTS):
@@ -261,7 +261,7 @@ def test_where_nobody_buys_losers_hold_nothing_up():
     assert market.quote() <= 1.1 * LEAST_MICROS
 
 
-def test_who_lost_at_a_price_that_withdrawn_bids_had_raised_does_not_keep_it_up():
+def test_losers_to_withdrawn_bids_hold_no_price():
     """Eight absurd bids fill the zone, twenty others lose just below the price, and then all eight withdraw.
     Had the others counted at the level that they lost at, the quote would be 12 times as high four slots
     later, and still four times after six."""
@@ -289,7 +289,7 @@ def test_a_flood_of_free_bids_moves_no_quote():
         assert market.usual(1) == spared.usual(1)
 
 
-def test_a_slot_that_opens_costs_what_the_last_one_did_but_for_the_usual_fall():
+def test_opening_slot_costs_slightly_less_than_last():
     """So waiting for a slot beyond the horizon gains no more than waiting for any other."""
     market = Market.open()
     market.usual(RECOVERY_SLOTS)

@@ -67,9 +67,7 @@ def warm(earlier, idle_slots: int, competitors) -> tuple[Bench, int]:
 @pytest.mark.timeout(1_800)
 @settings(max_examples=examples(10_000), deadline=None)
 @given(EARLIER, IDLE_SLOTS, COMPETITORS, TASKS, MONEY, st.lists(MONEY, min_size=1, max_size=4))
-def test_bidding_the_true_value_is_never_beaten_cold_or_warm(
-    earlier, idle_slots, competitors, task, value, lies
-):
+def test_truth_is_best_cold_or_warm(earlier, idle_slots, competitors, task, value, lies):
     bench, slot = warm(earlier, idle_slots, competitors)
     check_never_beaten(bench.cell.snapshot(), later(task, slot), value, lies)
 
@@ -109,7 +107,7 @@ def price(bench: Bench, task: dict[str, Any]) -> float:
 
 @settings(max_examples=examples(1_000), deadline=None)
 @given(EARLIER, IDLE_SLOTS, COMPETITORS, TASKS)
-def test_no_bid_lowers_a_later_price_of_its_slot(earlier, idle_slots, competitors, task):
+def test_bid_lowers_no_later_price_of_slot(earlier, idle_slots, competitors, task):
     bench, slot = warm(earlier, idle_slots, [])
     mine = later(task, slot)
     before = price(bench, mine)
@@ -122,7 +120,7 @@ def test_no_bid_lowers_a_later_price_of_its_slot(earlier, idle_slots, competitor
 
 @settings(max_examples=examples(1_000), deadline=None)
 @given(st.lists(COMPETITORS, min_size=1, max_size=4), TASKS)
-def test_waiting_a_slot_lowers_a_price_by_the_fall_at_most_while_nobody_gives_anything_back(by_slot, task):
+def test_waiting_lowers_price_by_fall_at_most(by_slot, task):
     """A price of p is at least (1 - f) p a slot later, where f is `Levels.fall`: 5 / (5 + span), and no
     more than a half. So whoever waits within the horizon gains no more than f of the price."""
     bench = Bench.configured(zones=(DEFAULT,))
@@ -168,7 +166,7 @@ def dearer_tariff(tariff: Tariff) -> Tariff:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("micros_per_kwh", [360 * UNIT, 0], ids=["energy", "free"])
-def test_in_a_money_worth_a_thousandth_all_is_decided_alike_and_costs_a_thousand_times(seed, micros_per_kwh):
+def test_unit_of_money_scales_decisions(seed, micros_per_kwh):
     """At tariffs and speeds at which every node-slot costs whole micros. Payments are rounded up to the next
     micro, and where energy costs anything, so is down what a bid can at least cost: an offer is then a micro
     too high, which is a hundred-thousandth of what it leads to at most."""
@@ -196,7 +194,7 @@ def test_in_a_money_worth_a_thousandth_all_is_decided_alike_and_costs_a_thousand
 
 
 @pytest.mark.slow
-def test_where_energy_costs_parts_of_a_micro_rounding_decides_few_bids_otherwise():
+def test_rounding_of_small_costs_changes_few_bids():
     """A node-slot costs 342.9 micros, which no money has: one bid in 180 of twelve such days was decided
     otherwise."""
     tariffs = (Tariff(name="t", micros_per_kwh=(123_457,) * HOURS_PER_DAY),)
@@ -214,7 +212,7 @@ def test_where_energy_costs_parts_of_a_micro_rounding_decides_few_bids_otherwise
 
 
 @pytest.mark.parametrize("blocks", [False, True])
-def test_who_keeps_others_out_until_the_next_slot_may_gain(blocks):
+def test_excluding_others_until_next_slot_may_gain(blocks):
     """What is not claimed: a bid that is withdrawn a slot later has kept others out, and is undone with that
     slot. One node is free for three slots, and each task takes it for two."""
     bench = Bench.configured(zones=(zone(policy=AuctionPolicy(), nodes=zone().nodes[:1]),))

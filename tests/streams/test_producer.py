@@ -20,7 +20,7 @@ def producer(**settings: object) -> ConfirmedProducer:
     )
 
 
-def test_a_flush_counts_what_is_not_confirmed_in_time() -> None:
+def test_flush_counts_unconfirmed_records() -> None:
     made = producer()
     made.send(RECORD)
     made.send(RECORD)
@@ -36,13 +36,13 @@ def test_the_first_fault_names_its_topic_and_error() -> None:
     assert (made.fault.topic, made.fault.error.code()) == ("t", KafkaError._MSG_TIMED_OUT)
 
 
-def test_a_fault_with_a_callback_of_its_own_is_left_to_it() -> None:
+def test_fault_with_own_callback_is_left_to_it() -> None:
     made, faults = producer(), []
     made.send(RECORD, lambda error, _message: faults.append(error.code()))
     made.flush(10.0)
     assert (faults, made.fault) == ([KafkaError._MSG_TIMED_OUT], None)
 
 
-def test_a_record_larger_than_the_settings_allow_is_refused_at_once() -> None:
+def test_record_above_limit_is_refused_at_once() -> None:
     with pytest.raises(KafkaException, match="MSG_SIZE_TOO_LARGE"):
         producer(message_max_bytes=1_000).send(SentRecord("t", None, bytes(2_000)))

@@ -38,7 +38,7 @@ def states(bench: Bench) -> list[JobState]:
 
 
 @pytest.mark.parametrize(("state", "events"), HISTORIES.items(), ids=HISTORIES.keys())
-def test_the_latest_state_of_a_job_says_what_its_user_pays_in_the_end(state: str, events) -> None:
+def test_latest_job_state_has_final_payment(state: str, events) -> None:
     bench = Bench.configured()
     bench.send(online("a1"), bid(), *events)
     admitted, latest = states(bench)[0], states(bench)[-1]
@@ -46,7 +46,7 @@ def test_the_latest_state_of_a_job_says_what_its_user_pays_in_the_end(state: str
     assert admitted.payment_micros == latest.payment_micros + (latest.returned_micros or 0) > 0
 
 
-def test_a_bid_that_loses_pays_nothing_and_says_why() -> None:
+def test_losing_bid_pays_nothing_and_has_reason() -> None:
     bench = Bench.configured()
     bench.send(bid(units=1.0))
     (rejected,) = states(bench)
@@ -54,7 +54,7 @@ def test_a_bid_that_loses_pays_nothing_and_says_why() -> None:
     assert rejected.facts == {"bid_micros": 1_000_000, "lowest_winning_bid_micros": 2_000_001}
 
 
-def test_users_whose_bids_lose_under_the_same_id_each_keep_their_own_state() -> None:
+def test_users_with_same_job_id_keep_own_states() -> None:
     bench = Bench.configured()
     bench.send(bid(units=1.0, user="ann"), bid(units=2.0, user="ben"))
     assert {key: state.facts["bid_micros"] for key, state in view(bench)} == {
@@ -63,14 +63,14 @@ def test_users_whose_bids_lose_under_the_same_id_each_keep_their_own_state() -> 
     }
 
 
-def test_a_completed_job_says_where_its_adapter_is() -> None:
+def test_completed_job_has_adapter_path() -> None:
     bench = Bench.configured()
     bench.send(online("a1"), bid(), *HISTORIES["completed"])
     completed = states(bench)[-1]
     assert (completed.adapter_path, completed.adapter_digest) == ("c/j", "0" * 64)
 
 
-def test_the_latest_of_each_lent_server_is_in_the_view_of_loans() -> None:
+def test_view_of_loans_has_latest_of_each_server() -> None:
     bench = Bench()
     bench.send(lending_cell(), tick(0), reported(0.0), offered("s1", "s2"), reclaimed(1, due_slot=4))
     records = [record for decision in bench.decisions for record in Publication("t", {}).records(decision)]
@@ -78,7 +78,7 @@ def test_the_latest_of_each_lent_server_is_in_the_view_of_loans() -> None:
     assert {key: loan["status"] for key, loan in latest.items()} == {b"c/s1": "returned", b"c/s2": "on_loan"}
 
 
-def test_the_headers_of_a_dead_letter_are_those_described() -> None:
+def test_dead_letter_headers_match_description() -> None:
     record = ReadRecord("t.jobs", 3, 17, 0, b"c", b"{", (("ce_id", b"1"),))
     headers = {name: raw.decode() for name, raw in dead_letter(record, "t.jobs.dlt", "not JSON").headers}
     described = asyncapi()["components"]["schemas"]["DeadLetterHeaders"]

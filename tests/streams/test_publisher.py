@@ -18,7 +18,7 @@ def publisher() -> Publisher:
     return Publisher(KafkaConnection(bootstrap_servers="127.0.0.1:1"), 1_000, 60.0)
 
 
-def test_a_record_that_cannot_be_queued_fails_by_its_confirmation_and_no_other_does() -> None:
+def test_unqueued_record_fails_by_its_own_confirmation() -> None:
     async def run() -> None:
         line = publisher()
         confirmations = [await line.send(SentRecord("t", None, bytes(size))) for size in (1, 5_000, 1)]

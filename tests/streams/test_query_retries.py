@@ -31,7 +31,7 @@ class Broker:
         return retry_query(self.answer, between, lambda: self.now_s, self.sleep)
 
 
-def test_a_partition_that_was_just_made_may_be_without_its_leader_for_half_a_minute():
+def test_new_partition_may_lack_leader_for_30_s():
     assert Broker(KafkaError.NOT_LEADER_FOR_PARTITION, until_s=30.0).asked() == "an answer"
 
 

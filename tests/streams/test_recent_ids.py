@@ -26,7 +26,7 @@ def test_whoever_floods_the_window_forgets_its_own_ids():
     assert ids.note("eve", "0")
 
 
-def test_where_many_fill_the_window_the_one_that_wrote_nothing_for_longest_loses_first():
+def test_longest_idle_writer_loses_ids_first():
     ids = window(limit=3, limit_per_writer=3)
     ids.note("ada", "1")
     ids.note("bob", "1")
@@ -40,7 +40,7 @@ def test_where_many_fill_the_window_the_one_that_wrote_nothing_for_longest_loses
     st.integers(1, 12),
     st.integers(1, 6),
 )
-def test_it_is_bounded_and_its_state_goes_on_alike(
+def test_window_is_bounded_and_state_continues(
     written: list[tuple[str, int]], limit: int, limit_per_writer: int
 ) -> None:
     ids = window(limit, limit_per_writer)

@@ -130,9 +130,7 @@ FORMS = {
 @pytest.mark.parametrize("fill", [",", "[", "\U0001f600"])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("ce_type", USUAL)
-def test_the_largest_event_of_each_type_enters_however_it_is_written(
-    ce_type: str, form: str, fill: str
-) -> None:
+def test_largest_event_of_each_type_enters(ce_type: str, form: str, fill: str) -> None:
     payload = largest(MODELS[ce_type].model_json_schema(), fill)
     structured = {"id": "i" * 256, "source": "s" * 256, "time": "t" * 256, "type": ce_type, "data": payload}
 
@@ -144,7 +142,7 @@ def test_the_largest_event_of_each_type_enters_however_it_is_written(
     assert whole.event == binary.event == EVENT_TYPES[ce_type].model_validate_json(json.dumps(payload))
 
 
-def test_configurations_and_answers_of_solvers_may_be_as_large_as_any_event() -> None:
+def test_configurations_and_solutions_may_be_large() -> None:
     [zone] = CONFIGURED["zones"]
     nodes = [{"id": f"n{number}", "gpu_type": "a100", "tariff": "flat"} for number in range(3_000)]
     configured = json.dumps(CONFIGURED | {"zones": [zone | {"nodes": nodes}]}).encode()
@@ -159,7 +157,7 @@ def test_configurations_and_answers_of_solvers_may_be_as_large_as_any_event() ->
     assert isinstance(INTAKE.admit(record(answer, ce_type="millrace.solve.finished.v1")), Accepted)
 
 
-def test_no_object_of_an_event_or_a_decision_has_nearly_as_many_names_as_are_read() -> None:
+def test_name_limit_exceeds_all_objects() -> None:
     for model in MODELS.values():
         document = model.model_json_schema()
         for schema in (document, *document.get("$defs", {}).values()):
@@ -198,7 +196,7 @@ EXCESSIVE = {
 
 
 @pytest.mark.parametrize(("excessive", "reason"), EXCESSIVE.values(), ids=EXCESSIVE)
-def test_what_no_event_has_so_much_of_is_refused_unread(
+def test_excessive_record_is_refused_unread(
     excessive: ReadRecord, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read(*_: object) -> None:
@@ -264,7 +262,7 @@ def test_faults_are_found_up_to_a_bound(
     assert max(described) <= most
 
 
-def test_of_many_faults_the_first_are_described_and_the_others_counted() -> None:
+def test_first_faults_are_described_others_counted() -> None:
     letter = INTAKE.admit(record(bid(**{f"k{number}": 0 for number in range(30)})))
 
     assert not isinstance(letter, Accepted)
@@ -283,7 +281,7 @@ HOSTILE_HEADERS: dict[str, list[tuple[str, bytes | None]]] = {
 
 
 @pytest.mark.parametrize("hostile", HOSTILE_HEADERS.values(), ids=HOSTILE_HEADERS)
-def test_a_dead_letter_escapes_no_more_than_it_may_keep(
+def test_dead_letter_escapes_within_its_limit(
     hostile: list[tuple[str, bytes | None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     escaped_lengths = []
@@ -303,7 +301,7 @@ def test_a_dead_letter_escapes_no_more_than_it_may_keep(
     assert len(dict(letter.headers)["dlt_reason"]) == MAX_REASON_LENGTH
 
 
-def test_short_headers_are_kept_whatever_long_ones_stand_between_them() -> None:
+def test_short_headers_are_kept_between_long_ones() -> None:
     longest = ("h", b"x" * (MAX_KEPT_HEADER_BYTES - 1))
     mixed = (("a", b"\x1b"), ("long", b"x" * 1_021), longest, ("b", b"2"))
 
@@ -312,7 +310,7 @@ def test_short_headers_are_kept_whatever_long_ones_stand_between_them() -> None:
     assert letter.headers[-3:] == [("a", b"\\x1b"), longest, ("b", b"2")]
 
 
-def test_one_trace_enters_the_ledger_however_many_are_given() -> None:
+def test_one_of_many_traces_enters_ledger() -> None:
     traces = [("traceparent", f"{number:a<200}".encode()) for number in range(200)]
 
     accepted = INTAKE.admit(record(bid(), traces))
@@ -332,7 +330,7 @@ def test_what_waits_counts_with_its_key_and_headers() -> None:
     assert many.size_bytes > len(bid()) + 200 * sys.getsizeof(("h", b""))
 
 
-def test_an_event_that_waits_counts_beside_its_record() -> None:
+def test_waiting_event_counts_besides_its_record() -> None:
     source = record(bid())
     accepted = INTAKE.admit(source)
     assert isinstance(accepted, Accepted)

@@ -84,7 +84,7 @@ def test_one_altered_byte_is_named(data: st.DataObject) -> None:
         assert verdict.first in (true_one, spoiled)
 
 
-def test_first_of_several_is_the_first_of_the_ledger() -> None:
+def test_first_difference_is_that_of_ledger() -> None:
     log = [value.replace(b'"cause":"', b'"cause":"x') for value in reversed(DECISIONS)]
 
     verdict = verify(LEDGER, records(log))
@@ -94,7 +94,7 @@ def test_first_of_several_is_the_first_of_the_ledger() -> None:
     assert verdict.difference_count == len(DECISIONS)
 
 
-def test_of_many_differences_the_first_of_the_ledger_are_listed_and_all_counted() -> None:
+def test_listed_differences_are_first_and_all_counted() -> None:
     late, early = (value.replace(b'"cause":"', b'"cause":"x') for value in (DECISIONS[9], DECISIONS[0]))
 
     verdict = verify(LEDGER, records([*[late] * (MAX_DIFFERENCES + 20), early, *DECISIONS]), LIVE)
@@ -175,7 +175,7 @@ def test_altered_event_breaks_the_chain() -> None:
     assert verdict.broken_links == {"alpha": decision_id(first_after)}
 
 
-def test_decisions_behind_the_last_one_of_a_cell_are_awaited_where_a_worker_may_be_behind() -> None:
+def test_decisions_behind_last_one_are_awaited() -> None:
     for count in range(0, len(DECISIONS), 8):
         verdict = verify(LEDGER, records(DECISIONS[:count]), LIVE)
 
@@ -186,7 +186,7 @@ def test_decisions_behind_the_last_one_of_a_cell_are_awaited_where_a_worker_may_
         assert {difference.kind for difference in strict.differences} == {"missing"}
 
 
-def test_one_that_was_skipped_is_missing_even_where_a_worker_may_be_behind() -> None:
+def test_skipped_decision_is_missing_despite_backlog() -> None:
     verdict = verify(LEDGER, records(DECISIONS[:6] + DECISIONS[7:-3]), LIVE)
 
     assert (verdict.difference_count, verdict.awaited) == (1, 3)
@@ -195,7 +195,7 @@ def test_one_that_was_skipped_is_missing_even_where_a_worker_may_be_behind() -> 
     assert verdict.broken_links == {"alpha": decision_id(DECISIONS[6])}
 
 
-def test_an_altered_one_is_no_proof_that_the_worker_has_passed_those_before_it() -> None:
+def test_altered_decision_proves_no_progress() -> None:
     altered = DECISIONS[-1].replace(b'"cause":"e', b'"cause":"f')
 
     verdict = verify(LEDGER, records([*DECISIONS[:-5], altered]), LIVE)
@@ -225,7 +225,7 @@ def test_the_head_is_that_of_what_is_there() -> None:
         assert verdict.settled == {"alpha": whole}
 
 
-def test_cells_are_told_apart() -> None:
+def test_cells_are_distinguished() -> None:
     other = [
         LedgerEvent(offset, events.envelope(event, f"o{offset}"))
         for offset, event in enumerate(events.stream(60, "beta"))

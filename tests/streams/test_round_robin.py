@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-def test_a_policy_that_is_installed_beside_the_product_needs_no_change_of_it(tmp_path: Path) -> None:
+def test_installed_policy_needs_no_change_of_product(tmp_path: Path) -> None:
     """The cases run in a process of their own: what is installed is known from a process's start."""
     path = os.pathsep.join([str(install(tmp_path)), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/round_robin/cases.py"]
@@ -25,13 +25,15 @@ def test_a_policy_that_is_installed_beside_the_product_needs_no_change_of_it(tmp
     assert " passed" in found.stdout or "[100%]" in found.stdout
 
 
-def test_the_page_about_it_shows_its_code_as_it_is() -> None:
-    page = (ROOT / "docs" / "adding-a-policy.md").read_text()
-    shown = re.findall(r"```python\n(.*?)\n```", page, re.DOTALL)
+def test_page_shows_code_unchanged() -> None:
+    pages = [ROOT / "docs" / "adding-a-policy.md", *(ROOT / "docs" / "adding-a-policy").glob("*.md")]
+    shown = [
+        block for page in pages for block in re.findall(r"```python\n(.*?)\n```", page.read_text(), re.DOTALL)
+    ]
     sources = [
         *(ROOT / "tests" / "round_robin").glob("*.py"),
         ROOT / "tests" / "support" / "counting_commands.py",
     ]
     code = [source.read_text() for source in sources]
-    assert len(shown) > 6
+    assert len(shown) > 12
     assert [block for block in shown if not any(block in text for text in code)] == []

@@ -63,7 +63,7 @@ def folded(book: RuleBook, ledger: list[LedgerEvent]) -> Cell:
     return cell
 
 
-def test_each_event_is_decided_by_the_rules_that_hold_there() -> None:
+def test_each_event_is_decided_by_its_rules() -> None:
     cell, refused = Cell("alpha", BOTH), []
     for event in LOG.ledger:
         for decision in cell.handle(event):
@@ -80,7 +80,7 @@ def test_each_event_is_decided_by_the_rules_that_hold_there() -> None:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(cuts=st.sets(st.integers(0, LAST)))
-def test_a_cell_that_is_restored_anywhere_comes_to_the_same_state(cuts: set[int]) -> None:
+def test_cell_restored_anywhere_has_same_state(cuts: set[int]) -> None:
     cell = Cell("alpha", BOTH)
     for event in LOG.ledger:
         cell.handle(event)
@@ -97,7 +97,7 @@ def test_the_digest_does_not_depend_on_the_compression() -> None:
     )
 
 
-def test_a_program_without_the_first_rules_goes_on_from_their_state() -> None:
+def test_program_without_first_rules_continues_from_state() -> None:
     snapshot = folded(FIRST, LOG.ledger[:ADOPTED]).snapshot()
     cell = Cell.restore(snapshot, SECOND)
     assert (cell.rules, cell.awaits_rules, cell.nodes.zone_of("alpha-n0")) == (1, True, "z1")
@@ -107,7 +107,7 @@ def test_a_program_without_the_first_rules_goes_on_from_their_state() -> None:
     assert not cell.awaits_rules
 
 
-def test_a_program_without_the_rules_of_an_event_says_who_has_them() -> None:
+def test_missing_rules_are_named() -> None:
     old = folded(FIRST, LOG.ledger[:ADOPTED])
     backlog = Cell.restore(old.snapshot(), SECOND)
     with pytest.raises(MissingRulesError, match=r"offset 41 of cell alpha is to be .* rules 1, .* 0\.1\.0"):
@@ -156,7 +156,7 @@ def test_rules_are_adopted_from_no_other_state() -> None:
 # Replay
 
 
-def test_a_log_of_two_stretches_is_proven_by_who_has_both_rules() -> None:
+def test_log_verifies_with_both_rules() -> None:
     verdict = verdict_of(BOTH)
     assert verdict.ok
     found = [(s.rules, s.first_offset, s.last_offset, s.unverified) for s in verdict.stretches]
@@ -164,7 +164,7 @@ def test_a_log_of_two_stretches_is_proven_by_who_has_both_rules() -> None:
     assert verdict.stretches[1].state_digest in LOG.states
 
 
-def test_the_second_stretch_is_proven_without_the_first_rules() -> None:
+def test_second_stretch_verifies_without_first_rules() -> None:
     whole = verdict_of(BOTH)
     within = folded(BOTH, LOG.ledger[: ADOPTED - 5])
     kept = KeptHead(None, Head(within.offset, within.chain.hex()))
@@ -177,7 +177,7 @@ def test_the_second_stretch_is_proven_without_the_first_rules() -> None:
     assert "is another one" in verdict_of(SECOND, kept=(wrong,)).head_faults[0]
 
 
-def test_the_first_stretch_is_proven_without_the_second_rules() -> None:
+def test_first_stretch_verifies_without_second_rules() -> None:
     verdict = verdict_of(FIRST)
     assert (verdict.ok, verdict.has_faults) == (False, False)
     (stretch,) = verdict.unverified
@@ -190,7 +190,7 @@ def test_the_first_stretch_is_proven_without_the_second_rules() -> None:
     assert verdict.heads["alpha"].chain == folded(BOTH, LOG.ledger[:last]).chain.hex()
 
 
-def test_the_second_stretch_needs_the_state_that_it_starts_from() -> None:
+def test_second_stretch_needs_its_start_state() -> None:
     verdict = verdict_of(SECOND, replace(LOG, states={}))
     assert (verdict.ok, verdict.has_faults) == (False, False)
     first, second = verdict.unverified
@@ -202,9 +202,7 @@ def test_the_second_stretch_needs_the_state_that_it_starts_from() -> None:
 
 @settings(max_examples=examples(100), deadline=None)
 @given(data=st.data(), book=st.sampled_from([FIRST, SECOND]))
-def test_an_altered_byte_of_a_stretch_without_rules_breaks_its_chain(
-    data: st.DataObject, book: RuleBook
-) -> None:
+def test_altered_byte_breaks_chain_without_rules(data: st.DataObject, book: RuleBook) -> None:
     within = [n for n, value in enumerate(LOG.decisions) if (place_of(value) < ADOPTED) == (book is SECOND)]
     place = data.draw(st.sampled_from(within))
     true = LOG.decisions[place]
@@ -217,7 +215,7 @@ def test_an_altered_byte_of_a_stretch_without_rules_breaks_its_chain(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("book", [FIRST, SECOND], ids=["first", "second"])
-def test_a_decision_that_is_missing_or_comes_twice_is_named(book: RuleBook) -> None:
+def test_missing_or_repeated_decision_is_named(book: RuleBook) -> None:
     for place in range(0, len(LOG.decisions) - 1, 1 if LONG else 5):
         value = LOG.decisions[place]
         without = [*LOG.decisions[:place], *LOG.decisions[place + 1 :]]
@@ -233,7 +231,7 @@ def test_a_decision_that_is_missing_or_comes_twice_is_named(book: RuleBook) -> N
 
 
 @pytest.mark.parametrize("book", [FIRST, BOTH, SECOND], ids=["first", "both", "second"])
-def test_what_a_worker_has_not_published_yet_is_no_fault(book: RuleBook) -> None:
+def test_unpublished_decisions_are_no_fault(book: RuleBook) -> None:
     for count in range(0, len(LOG.decisions), 7):
         verdict = verdict_of(book, replace(LOG, decisions=LOG.decisions[:count]), live=True)
         assert not verdict.has_faults, count
@@ -251,14 +249,14 @@ def with_adoption(log: TwoStretches, **changes: object) -> TwoStretches:
     return replace(log, ledger=ledger)
 
 
-def test_a_digest_of_another_layout_is_not_compared_with_one_of_this() -> None:
+def test_digest_of_other_layout_is_not_compared() -> None:
     """Millrace packed states otherwise when the rules changed, and has both still."""
     log = two_stretches(EVENTS[:CUT], EVENTS[CUT:], state_layout=SNAPSHOT_VERSION - 1, state_digest="0" * 64)
     assert verdict_of(BOTH, log).ok
     assert [stretch.rules for stretch in verdict_of(SECOND, log).unverified] == [1, 2]
 
 
-def test_a_tampered_digest_is_found_whichever_rules_are_at_hand() -> None:
+def test_tampered_digest_is_found_under_any_rules() -> None:
     tampered = with_adoption(LOG, state_digest="0" * 64)
     joined = verdict_of(BOTH, tampered)
     assert "were adopted from a state of digest 000" in joined.join_faults[0]
@@ -293,7 +291,7 @@ def test_a_forged_start_state_does_not_join(
     assert any(fault in found for found in verdict_of(SECOND, forged(change)).join_faults)
 
 
-def test_a_stale_adoption_changes_no_stretch_whichever_rules_are_at_hand() -> None:
+def test_stale_adoption_changes_no_stretch() -> None:
     cell = folded(FIRST, LOG.ledger[:20])
     stale = adoption(cell, state_offset=5)
     log = two_stretches([*EVENTS[:20], stale, *EVENTS[20:CUT]], [stale, *EVENTS[CUT:]])
@@ -302,7 +300,7 @@ def test_a_stale_adoption_changes_no_stretch_whichever_rules_are_at_hand() -> No
         assert [s.first_offset for s in verdict_of(book, log).stretches] == [0, CUT + 1]
 
 
-def test_events_before_the_configuration_are_a_stretch_without_rules() -> None:
+def test_events_before_configuration_have_no_rules() -> None:
     cell = Cell("alpha")
     ledger = [entry(n, event) for n, event in enumerate([events.bid(1), *EVENTS[:10]])]
     decisions = [decision.canonical for event in ledger for decision in cell.handle(event)]
@@ -342,12 +340,12 @@ def test_files_hold_the_states_as_well(tmp_path: Path) -> None:
     assert len(verify_files(ledger, decisions, book=SECOND).unverified) == 2
 
 
-def test_a_state_that_is_too_large_is_not_expanded() -> None:
+def test_oversized_state_is_not_expanded() -> None:
     with pytest.raises(UnfitStateError, match="it was altered"):
         unpacked_state(zlib.compress(bytes(64 * 2**20)), "0" * 64)
 
 
-def test_the_command_says_what_is_not_verified_and_which_version_has_the_rules(
+def test_command_names_unverified_stretch_and_version(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ledger = written(tmp_path)

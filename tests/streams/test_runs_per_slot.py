@@ -14,7 +14,7 @@ MINUTE = {
 """A job that takes next to nothing, in slot 0."""
 
 
-def test_the_next_small_job_finds_no_room_in_a_slot_of_the_most_runs():
+def test_full_slot_refuses_next_small_job():
     node = GpuType(name="fast", samples_per_s=1_000.0, memory_gib=80.0)
     cell = Bench.configured(zones=(zone(gpu_types=(node,), nodes=zone().nodes[:1]),))
     for number in range(MAX_RUNS_PER_SLOT):

@@ -44,7 +44,7 @@ CASES = pytest.mark.parametrize("case", [of_elastic, of_experts], ids=["elastic"
 
 
 @CASES
-def test_a_run_that_never_begins_is_tried_three_times(case: Callable) -> None:
+def test_run_that_never_begins_is_tried_thrice(case: Callable) -> None:
     bench, tick, order = case()
     outcomes = elapse(bench, tick, 6 * TIMEOUT_S)
     assert sum(isinstance(each, order) for each in outcomes) == 3
@@ -63,7 +63,7 @@ def test_a_clock_that_jumps_gives_nothing_up(case: Callable) -> None:
     assert not [each for each in outcomes if isinstance(each, order)]
 
 
-def test_a_profile_run_that_is_never_reported_is_tried_three_times_and_the_job_then_runs_unmerged() -> None:
+def test_silent_profile_run_is_tried_thrice() -> None:
     bench = merging.MergingBench()
     cell = merging.merging_cell(1, 1, order_timeout_s=TIMEOUT_S, profile_limit_s=10.0)
     bench.send(cell, merging.tick(0.0))
@@ -75,7 +75,7 @@ def test_a_profile_run_that_is_never_reported_is_tried_three_times_and_the_job_t
     assert (told.facts["case"], told.facts["run_id"]) == ("silent", "3/a")
 
 
-def test_time_in_which_nothing_could_be_heard_does_not_count() -> None:
+def test_time_without_listening_does_not_count() -> None:
     clock = OrderClock("c", TIMEOUT_S)
     clock.advance(0.0)
     clock.advance(86_400.0)

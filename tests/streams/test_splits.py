@@ -32,7 +32,7 @@ def payments(*works: int) -> list[int]:
     return [outcome.payment_micros for outcome in outcomes]
 
 
-def test_two_halves_share_the_cheap_slot_that_the_whole_can_use_but_once():
+def test_two_halves_share_the_cheap_slot():
     half = int(5.0 * HOUR_S)
     assert payments(2 * half) == [2 * UNIT]
     # Two users with half of the work each would pay as much, and no more is spent on them.

@@ -47,7 +47,7 @@ def test_ordinary_records_are_read_by_the_compiled_reader() -> None:
 
 
 @pytest.mark.parametrize("length", [4, 1_000_000])
-def test_a_name_that_is_not_utf_8_is_escaped_as_far_as_it_is_read(length: int) -> None:
+def test_name_without_utf_8_is_escaped(length: int) -> None:
     data = batch(ORDINARY, (b"v", [("qqqq" * (length // 4), b"1")])).replace(b"q", b"\xff")
 
     first, second = read(data)
@@ -60,9 +60,7 @@ def test_a_name_that_is_not_utf_8_is_escaped_as_far_as_it_is_read(length: int) -
 
 
 @pytest.mark.parametrize("name", [b"q", b"\xff"], ids=["UTF-8", "not UTF-8"])
-def test_of_a_record_with_very_many_headers_the_first_are_read_and_the_others_counted(
-    name: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_excess_headers_are_counted_unread(name: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     crowded = (b"v", [("q", b"1")] * 500_000)
     data = batch(ORDINARY, crowded, ORDINARY).replace(b"\x02q\x021", b"\x02" + name + b"\x021")
     numbers, decode_varint = [0], corrections.decode_varint
@@ -85,7 +83,7 @@ def test_of_a_record_with_very_many_headers_the_first_are_read_and_the_others_co
     assert after.value == ORDINARY[0]
 
 
-def test_a_count_of_headers_that_the_record_has_no_room_for_is_left_to_the_fetcher() -> None:
+def test_impossible_header_count_is_left_to_fetcher() -> None:
     crowded = batch((b"x" * 300_000, [("q", b"1")] * 3_000))
     # Of 3,000, as Kafka writes it, to 2,000,000,000.
     count = b"\xf0\x2e\x02q\x02"

@@ -49,7 +49,7 @@ def utility(value: int, outcome) -> int:
 
 @settings(max_examples=examples(400), deadline=None)
 @given(COMPETITORS, TASKS, MONEY, st.lists(MONEY, min_size=1, max_size=4))
-def test_bidding_the_true_value_is_never_beaten_and_never_loses_money(competitors, task, value, lies):
+def test_truth_is_never_beaten_and_loses_nothing(competitors, task, value, lies):
     check_never_beaten(market_after(competitors), task, value, lies)
 
 
@@ -105,9 +105,7 @@ def test_the_worked_example_of_figure_10_holds():
 
 
 @pytest.mark.parametrize(("payment", "gain_micros"), [("published", UNIT), ("critical", -UNIT)])
-def test_the_published_payment_rewards_a_bid_above_the_value_and_the_critical_value_does_not(
-    payment, gain_micros
-):
+def test_published_payment_rewards_overbidding(payment, gain_micros):
     # Erratum P1: an empty cell asks no resource price, so Eq. 14 charges nothing, while F subtracts the
     # operational cost of 2. A user whose task is worth 1 loses truthfully, and gains by claiming 3.
     policy = AuctionPolicy(

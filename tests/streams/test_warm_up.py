@@ -22,7 +22,7 @@ def found():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("contender", SERVED)
-def test_a_day_needs_no_kernel_for_types_that_the_warm_up_had_not(found, contender):
+def test_warm_up_covers_kernels_of_a_day(found, contender):
     assert found["added"][contender] == []
 
 

@@ -50,7 +50,7 @@ def ran(how: str, **variables: str) -> tuple[dict[str, object], str]:
     return json.loads(done.stdout), done.stderr
 
 
-def test_a_policy_that_is_configured_later_gets_its_kernels_and_its_cell_waits_for_them():
+def test_later_policy_awaits_its_kernels():
     found, log = ran("undisturbed")
     assert found == {"before": False, "killed": 0}
     assert "cell c waits until elastic runs as machine code" in log
@@ -58,7 +58,7 @@ def test_a_policy_that_is_configured_later_gets_its_kernels_and_its_cell_waits_f
 
 
 @pytest.mark.long
-def test_where_the_process_that_compiles_is_lost_the_worker_compiles_itself(tmp_path):
+def test_worker_compiles_if_its_process_is_lost(tmp_path):
     found, log = ran("killed", NUMBA_CACHE_DIR=str(tmp_path))
     assert found == {"before": False, "killed": 1}
     assert "the process that compiles the kernels of policy elastic ended with status -9" in log

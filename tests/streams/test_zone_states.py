@@ -30,7 +30,7 @@ def bench_of_loans() -> Bench:
     return bench
 
 
-def test_all_zones_of_a_cell_are_told_at_first_and_once() -> None:
+def test_zones_of_cell_are_published_once() -> None:
     bench, states = bench_of_loans(), ZoneStates("t")
     assert [state.zone for state in told(states, bench)] == list(bench.cell.configuration.zones)
     decided = len(bench.decisions)
@@ -40,7 +40,7 @@ def test_all_zones_of_a_cell_are_told_at_first_and_once() -> None:
     assert len(told(states, bench)) == len(bench.cell.configuration.zones)
 
 
-def test_servers_on_loan_are_no_news_and_those_that_operators_lend_are() -> None:
+def test_only_operator_loans_change_zone_state() -> None:
     bench, states = bench_of_loans(), ZoneStates("t")
     bench.send(tick(0), reported(0.1))
     told(states, bench)

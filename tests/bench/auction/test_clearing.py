@@ -18,7 +18,7 @@ from tests.support.markets import demand, fleet
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_no_schedule_has_more_welfare_than_any_rounds_bound(seed: int) -> None:
+def test_rounds_bound_all_schedules(seed: int) -> None:
     instance = random_instance(random.Random(f"{seed}/clearing"), tasks=3, is_empty=True)
     optimum = brute_force_micros(instance)
     for rounds in (1, 3, 10):
@@ -35,14 +35,14 @@ def crowd(count: int, nodes: int = 1, bid_micros: int = 1_000):
     return empty_instance(of, 2, tasks)
 
 
-def test_nothing_costs_anything_where_there_is_room_for_all() -> None:
+def test_sufficient_room_is_free() -> None:
     found = clearing_prices(crowd(2), rounds=50)
     assert found.bound_micros == 2_000
     assert not found.compute_price.any()
     assert not found.memory_price.any()
 
 
-def test_what_too_many_ask_for_costs_what_the_last_of_them_offers() -> None:
+def test_scarce_room_costs_last_winning_offer() -> None:
     found = clearing_prices(crowd(6), rounds=300)
     assert found.bound_micros <= 2_000 * 1.05
     assert found.compute_price.ravel() == pytest.approx(np.full(2, 1_000.0), rel=0.1)

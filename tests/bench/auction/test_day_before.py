@@ -29,7 +29,7 @@ def jobs_of(setting: PaperSetting, seed: int) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_real_arrivals_of_the_day_before_are_the_jobs_directly_before(trace, seed):
+def test_real_arrivals_directly_precede_the_day(trace, seed):
     setting = replace(TINY, trace=TraceArrivals(trace, RUN))
     judged = jobs_of(setting, seed)
     before = jobs_of(*day_before(setting, seed))
@@ -37,13 +37,13 @@ def test_real_arrivals_of_the_day_before_are_the_jobs_directly_before(trace, see
     assert before == list(range(judged[0] - RUN, judged[0]))
 
 
-def test_a_trace_that_holds_two_days_and_no_more_gives_its_two_halves(trace):
+def test_trace_of_two_days_gives_two_halves(trace):
     setting = replace(TINY, trace=TraceArrivals(trace, JOBS // 2))
     assert jobs_of(setting, 5) == list(range(JOBS // 2, JOBS))
     assert jobs_of(*day_before(setting, 5)) == list(range(JOBS // 2))
 
 
-def test_a_trace_too_short_for_both_is_one_line_for_either_day(trace):
+def test_short_trace_is_one_line_for_both_days(trace):
     setting = replace(TINY, trace=TraceArrivals(trace, JOBS // 2 + 1))
     for day in ((setting, 0), day_before(setting, 0)):
         with pytest.raises(
@@ -52,9 +52,7 @@ def test_a_trace_too_short_for_both_is_one_line_for_either_day(trace):
             draw(*day)
 
 
-def test_the_fixed_price_of_a_large_fleet_is_tuned_on_the_last_jobs_before_the_judged_ones(
-    trace, monkeypatch
-):
+def test_large_fleet_tunes_price_on_preceding_jobs(trace, monkeypatch):
     setting = replace(TINY, nodes=40, trace=TraceArrivals(trace, RUN))
     tried = []
 
@@ -71,7 +69,7 @@ def test_the_fixed_price_of_a_large_fleet_is_tuned_on_the_last_jobs_before_the_j
         assert jobs_of(smaller, seed) == list(range(first - RUN // 4, first))
 
 
-def test_all_else_of_the_day_before_is_drawn_anew(trace):
+def test_rest_of_day_before_is_drawn_again(trace):
     assert day_before(TINY, 4) == (TINY, 1_000_004)
     real = replace(TINY, trace=TraceArrivals(trace, RUN))
     before, seed = day_before(real, 4)

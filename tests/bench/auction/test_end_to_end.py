@@ -47,7 +47,7 @@ def test_the_same_seeds_make_the_same_table(tmp_path):
 
 
 @pytest.mark.long
-def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path):
+def test_killed_run_resumes(tmp_path):
     whole = comparison(tmp_path)
     kept, *lost = (tmp_path / "runs").iterdir()
     for path in lost:
@@ -59,7 +59,7 @@ def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path):
 
 
 @pytest.mark.long
-def test_processes_beside_each_other_bring_what_one_brings(tmp_path):
+def test_parallel_processes_give_result_of_one(tmp_path):
     trials = [AuctionTrial(TINY, seed, name) for seed in SEEDS for name in (OURS, "eft")]
     welfares = []
     for jobs in (1, 2):
@@ -108,7 +108,7 @@ def test_every_part_leaves_its_tables(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("scope", [quick(0), full(0, Path("nowhere"))])
-def test_settings_of_a_part_have_names_of_their_own(scope):
+def test_settings_of_part_have_distinct_names(scope):
     figures = (*scope.comparisons, scope.small, scope.small_loaded)
     settings = {point.setting for figure in figures for point in figure.points}
     settings |= {scope.high}

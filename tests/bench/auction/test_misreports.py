@@ -52,7 +52,7 @@ def gainful(kind: str, policy=None, worlds: int = WORLDS, seed: int = 0) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", GAINLESS)
-def test_a_lie_that_is_closed_gains_in_no_world(kind):
+def test_prevented_lie_never_gains(kind):
     assert gainful(kind, worlds=examples(200)) == 0
 
 
@@ -64,7 +64,7 @@ def fall_of(play: Play) -> float:
 
 
 @pytest.mark.long
-def test_waiting_within_the_horizon_gains_no_more_than_prices_may_fall():
+def test_waiting_gains_at_most_fall_of_prices():
     """A price of p is at least (1 - f) p a slot later: all that a user can gain by waiting is the rest."""
     fell = 0
     for world in map(world_of, range(2 * WORLDS)):
@@ -84,7 +84,7 @@ def test_waiting_within_the_horizon_gains_no_more_than_prices_may_fall():
 
 
 @pytest.mark.slow
-def test_a_claim_to_be_slower_gains_nothing_where_the_zone_has_measured_the_task():
+def test_slower_claim_gains_nothing_with_measured_task():
     measured = [world for world in map(world_of, range(2 * WORLDS)) if world.has_row]
     assert len(measured) > WORLDS / 2
     for number, world in enumerate(measured):
@@ -94,13 +94,13 @@ def test_a_claim_to_be_slower_gains_nothing_where_the_zone_has_measured_the_task
 
 
 @pytest.mark.long
-def test_a_claim_to_be_slower_gains_seldom_where_quotas_are_even_and_often_where_they_are_full():
+def test_slower_claim_gains_often_with_full_quotas():
     assert gainful("speed under") <= 1
     assert gainful("speed under", declared_policy()) >= 3
 
 
 @pytest.mark.long
-def test_the_payment_as_printed_is_seen_to_reward_other_bids_than_the_value():
+def test_published_payment_rewards_other_bids():
     published = declared_policy().model_copy(update={"payment": "published"})
     found = 0
     for number in range(2 * WORLDS):
@@ -111,7 +111,7 @@ def test_the_payment_as_printed_is_seen_to_reward_other_bids_than_the_value():
 
 
 @pytest.mark.long
-def test_memory_that_nobody_measures_is_seen_to_be_worth_understating(monkeypatch):
+def test_unmeasured_memory_rewards_understating(monkeypatch):
     end = TrueExecutors._end
 
     def unmeasured(self, command, order, base):
@@ -122,7 +122,7 @@ def test_memory_that_nobody_measures_is_seen_to_be_worth_understating(monkeypatc
 
 
 @pytest.mark.long
-def test_data_that_nobody_counts_are_seen_to_be_worth_understating(monkeypatch):
+def test_uncounted_data_reward_understating(monkeypatch):
     begin = TrueExecutors.begin
 
     def uncounted(self, command):
@@ -133,7 +133,7 @@ def test_data_that_nobody_counts_are_seen_to_be_worth_understating(monkeypatch):
     assert gainful("dataset under") >= 3
 
 
-def test_the_same_seed_gives_the_same_worlds_and_tries():
+def test_seed_determines_worlds_and_tries():
     kinds = {kind: LIES[kind] for kind in ("speed under", "two names")}
     first, second = (changes_of(AuctionPolicy(), 7, range(4), kinds) for _ in range(2))
     assert first == second
@@ -141,7 +141,7 @@ def test_the_same_seed_gives_the_same_worlds_and_tries():
 
 
 @pytest.mark.parametrize("number", range(20))
-def test_a_true_bid_that_wins_is_served_by_its_deadline(number):
+def test_true_winning_bid_meets_its_deadline(number):
     world = world_of(number)
     play = Play(world).fork()
     truth(play)
@@ -153,7 +153,7 @@ def test_a_true_bid_that_wins_is_served_by_its_deadline(number):
     assert 0 <= play.paid_micros <= world.value_micros
 
 
-def test_what_is_published_behind_the_deadline_is_worth_nothing():
+def test_late_publication_is_worthless():
     world = next(world for world in map(world_of, range(WORLDS)) if utility(Play(world), truth) > 0)
     play = Play(world).fork()
     truth(play)
@@ -201,7 +201,7 @@ def run_of(quota: int, limit_gib: float | None = None, **true):
     return end
 
 
-def test_a_run_ends_with_the_first_whole_batch_at_its_quota():
+def test_run_ends_with_whole_batch_at_quota():
     end = run_of(25)
     assert isinstance(end, RunProgressed)
     assert end.samples_done == 28
@@ -209,12 +209,12 @@ def test_a_run_ends_with_the_first_whole_batch_at_its_quota():
     assert end.memory_gib is None
 
 
-def test_a_run_that_is_slower_than_its_quota_has_had_the_whole_slot():
+def test_slow_run_has_whole_slot():
     end = run_of(50)
     assert (end.samples_done, end.node_s) == (30, pytest.approx(30 / 30.5 * SLOT_S))
 
 
-def test_a_run_that_takes_more_than_it_may_fails_and_says_how_much():
+def test_run_above_its_memory_reports_amount():
     end = run_of(25, limit_gib=2.5)
     assert isinstance(end, RunFailed)
     assert (end.permanent, end.memory_gib) == (True, 3.0)

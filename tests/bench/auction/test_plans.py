@@ -43,7 +43,7 @@ def test_what_the_cell_admits_is_feasible(run):
     assert faults(run) == []
 
 
-def test_a_plan_that_does_too_little_fails_by_name(run):
+def test_insufficient_plan_fails_by_name(run):
     def shortened(plan: Plan) -> Plan:
         return plan.model_copy(update={"node_slots": plan.node_slots[:-1]})
 
@@ -64,6 +64,6 @@ def test_an_overfull_node_fails_by_name(run):
     assert any("node-0000" in fault and fault.endswith("(4f)") for fault in found)
 
 
-def test_a_vendor_that_was_not_offered_fails_by_name(run):
+def test_unoffered_vendor_fails_by_name(run):
     found = faults(with_plans(run, lambda plan: plan.model_copy(update={"vendor": "vendor-99"})))
     assert sum(fault.endswith("(4a)") for fault in found) == len(admitted(run))

@@ -12,7 +12,7 @@ def traced(path) -> str:
     return setting_name(PaperSetting(trace=TraceArrivals(path, 7)))
 
 
-def test_a_trace_is_known_by_name_and_content_wherever_it_lies(tmp_path):
+def test_trace_is_identified_by_name_and_content(tmp_path):
     for folder, content in (("one", "a"), ("same", "a"), ("other", "b")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "t.csv").write_text(content)

@@ -38,7 +38,7 @@ def outcome(factor: int, pace: float) -> tuple[str, int]:
     return end, utility_micros
 
 
-def test_when_plans_slip_a_bid_above_the_value_may_keep_room_free_to_be_planned_again():
+def test_overbidding_may_help_when_plans_slip():
     assert outcome(1, pace=0.85) == ("refunded", 0)
     end, utility_micros = outcome(10, pace=0.85)
     assert (end, utility_micros > 0) == ("completed", True)

@@ -6,7 +6,7 @@ from bench.auction.comparison import MOST_VALUES, Interval, interval
 from bench.figures import slope
 
 
-def test_an_interval_is_students_t_times_the_standard_error():
+def test_interval_is_t_times_standard_error():
     # The deviation is sqrt(250), so the error of five values sqrt(50); t at 4 degrees of freedom is 2.776.
     found = interval([10.0, 20.0, 30.0, 40.0, 50.0])
     assert found.mean == 30.0
@@ -18,7 +18,7 @@ def test_one_value_has_no_interval():
 
 
 @pytest.mark.parametrize("number", [0, MOST_VALUES + 1])
-def test_too_few_or_too_many_values_are_refused_by_number(number):
+def test_wrong_number_of_values_is_refused(number):
     with pytest.raises(ValueError, match=f"{number} values"):
         interval([1.0] * number)
 

@@ -14,7 +14,7 @@ from tests.bench.auction.rows import TINY, no_runs, rows_of
 OTHER = replace(TINY, nodes=4)
 
 
-def test_a_gain_is_the_mean_of_the_ratios_of_the_same_days(tmp_path):
+def test_gain_is_mean_of_daily_ratios(tmp_path):
     welfare = {(TINY, 0, OURS): 300, (TINY, 1, OURS): 200, (TINY, 0, "eft"): 200, (TINY, 1, "eft"): 200}
     found = gain_pct(rows_of(tmp_path, welfare), TINY, (0, 1), OURS, "eft")
     # 50 % and 0 %: the deviation is 50 / sqrt(2), the error 25, t at one degree of freedom 12.706.
@@ -22,7 +22,7 @@ def test_a_gain_is_the_mean_of_the_ratios_of_the_same_days(tmp_path):
     assert found.half_width == pytest.approx(25 * 12.706)
 
 
-def test_a_comparison_has_a_row_per_point_and_contender_and_the_papers_number_where_it_gives_one(tmp_path):
+def test_comparison_has_row_per_point_and_contender(tmp_path):
     points = (Point("light", TINY), Point("high", OTHER))
     welfare = {
         (point.setting, seed, name): 100 * (1 + (name == OURS))
@@ -38,13 +38,13 @@ def test_a_comparison_has_a_row_per_point_and_contender_and_the_papers_number_wh
     assert cells["high", OURS] == pytest.approx((1.0, 0.0, 0.0, 0.0, None))
 
 
-def test_a_baseline_without_welfare_is_named_and_not_divided_by(tmp_path):
+def test_baseline_without_welfare_is_named(tmp_path):
     rows = rows_of(tmp_path, {(TINY, 0, OURS): 300, (TINY, 0, "ntm"): 0})
     with pytest.raises(CommandError, match=r"seed 0, ntm: no welfare on any day"):
         gain_pct(rows, TINY, (0,), OURS, "ntm")
 
 
-def test_ratios_are_to_the_proven_bound_and_days_with_a_wide_gap_do_not_count(tmp_path):
+def test_ratios_use_proven_bound_and_narrow_gaps(tmp_path):
     rows = rows_of(tmp_path, {(TINY, 0, DEFAULT): 80, (TINY, 1, DEFAULT): 50, (TINY, 2, DEFAULT): 10})
     for seed, best, bound in ((0, 100, 101), (1, 100, 100), (2, 90, 100)):
         gap = (bound - best) / best
@@ -69,7 +69,7 @@ def test_without_a_known_optimum_there_is_no_ratio(tmp_path):
     assert len(result.tables[0].rows) == 1
 
 
-def test_a_day_without_welfare_of_the_auction_is_named_and_not_divided_by(tmp_path):
+def test_day_without_auction_welfare_is_named(tmp_path):
     rows = rows_of(tmp_path, {(TINY, 3, DEFAULT): 0})
     rows.keep(AuctionTrial(TINY, 3, OPTIMUM), {"welfare_micros": 100, "bound_micros": 100, "gap": 0.0})
     with pytest.raises(CommandError, match=r"seed 3, default: without welfare there is no ratio"):
@@ -78,7 +78,7 @@ def test_a_day_without_welfare_of_the_auction_is_named_and_not_divided_by(tmp_pa
         proven_ratio(TINY, (3,), rows)
 
 
-def test_the_proven_ratio_is_the_mean_of_what_the_days_state(tmp_path):
+def test_proven_ratio_is_mean_of_days(tmp_path):
     rows = no_runs(tmp_path)
     for seed, ratio in ((0, 1.25), (1, 1.75)):
         rows.keep(AuctionTrial(TINY, seed, DEFAULT), {"planned_welfare_micros": 100, "proven_ratio": ratio})

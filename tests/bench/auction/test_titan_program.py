@@ -12,7 +12,7 @@ from tests.bench.auction.rows import TINY
 SETTING = replace(TINY, slots=EVERY + 4, arrivals_per_slot=6.0)
 
 
-def test_every_twelfth_batch_of_the_day_is_solved_by_the_program_to_its_end(monkeypatch):
+def test_every_twelfth_batch_is_solved_completely(monkeypatch):
     solved = []
 
     def watched(instance, time_limit_s, relative_gap):
@@ -32,7 +32,7 @@ def test_every_twelfth_batch_of_the_day_is_solved_by_the_program_to_its_end(monk
     assert values["program_s_per_bid"] == pytest.approx(sum(seconds) / sum(bids))
 
 
-def test_the_day_beside_it_is_that_of_the_contender_titan():
+def test_other_day_is_that_of_titan():
     program = run_trial(AuctionTrial(SETTING, 0, TITANS_PROGRAM))
     titan = run_trial(AuctionTrial(SETTING, 0, "titan"))
     for value in ("bids", "admitted", "welfare_micros", "solves"):

@@ -7,7 +7,7 @@ from tests.support.fresh_signatures import after_warm_up
 
 
 @pytest.mark.long
-def test_no_measure_needs_a_kernel_for_types_that_the_warm_up_had_not():
+def test_warm_up_covers_kernels_of_measures():
     measures = (*CONTENDERS, CLEARING_BOUND)
     found = after_warm_up("bench.auction.trials", *measures)
     assert found["added"] == {name: [] for name in measures}

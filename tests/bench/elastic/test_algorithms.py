@@ -9,7 +9,7 @@ from solvers.elastic.lent import lent_by
 
 
 @pytest.mark.parametrize("has_elastic", [False, True])
-def test_servers_on_loan_are_used_as_in_the_thesis(has_elastic):
+def test_loaned_servers_are_used_as_in_thesis(has_elastic):
     cluster = lent_servers(3, 200, has_elastic)
     assert 0.88 < 1 - cluster.free_gpus("loaned") / 1_600 <= 0.92
     jobs = lent_by(cluster, cluster.servers()).jobs
@@ -31,7 +31,7 @@ def resized_in_round(busy: BusyCell) -> list[JobResized]:
     return [outcome for outcome in outcomes if isinstance(outcome, JobResized)]
 
 
-def test_in_a_busy_round_running_jobs_make_way_for_those_that_wait():
+def test_busy_round_preempts_running_for_waiting_jobs():
     resized = resized_in_round(BusyCell(0))
     assert [outcome.reason for outcome in resized].count("started") > 450
     assert sum(outcome.reason == "scaled_in" for outcome in resized) > 100

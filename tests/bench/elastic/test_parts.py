@@ -52,13 +52,13 @@ def test_rivals_run_on_the_same_trace(tmp_path, quick):
     assert {1, 2, 9, 12, 13, 14} <= set(scope.rows)
 
 
-def test_the_full_form_has_every_row_of_the_thesis(tmp_path):
+def test_full_form_has_all_rows_of_thesis(tmp_path):
     scope = scope_of(conditions(tmp_path, quick=False))
     assert set(scope.rows) == set(range(1, 15))
     assert (scope.setting.factor, scope.setting.first_day, scope.setting.days) == (1.0, 0.0, 15.0)
 
 
-def test_the_gains_that_the_thesis_states_are_those_of_its_table():
+def test_stated_gains_match_table_of_thesis():
     mean = {row: (values["queue_mean_s"], values["jct_mean_s"]) for row, values in PRINTED.items()}
     assert mean[1][0] / mean[2][0] == pytest.approx(1.53, abs=0.01)
     assert mean[1][1] / mean[2][1] == pytest.approx(1.48, abs=0.01)

@@ -34,20 +34,20 @@ def test_runs_of_other_requests_are_not_compared(outcomes):
 
 
 @pytest.mark.long
-def test_the_baseline_does_not_depend_on_what_jobs_are_able_to_do(outcomes):
+def test_baseline_is_independent_of_abilities(outcomes):
     again = simulate(replace(FIFO, elastic_share=1.0, scaling="tuned"))
     assert (again.queuing_s, again.jct_s) == (outcomes[1].queuing_s, outcomes[1].jct_s)
 
 
 @pytest.mark.long
-def test_no_job_is_preempted_where_no_server_is_lent_and_none_scales_without_elastic_jobs(outcomes):
+def test_preemptions_need_loans_and_resizes_elasticity(outcomes):
     assert outcomes[13]["preemptions"] == 0
     assert outcomes[13]["jct_mean_s"] < outcomes[1]["jct_mean_s"]
     assert outcomes[9]["resizes"] == 0
 
 
 @pytest.mark.long
-def test_a_time_is_the_running_time_and_the_wait_where_nothing_scales(outcomes):
+def test_unscaled_time_is_duration_plus_wait(outcomes):
     requests = TINY.requests()
     for request, queuing_s, jct_s in zip(requests, outcomes[1].queuing_s, outcomes[1].jct_s, strict=True):
         assert jct_s == pytest.approx(queuing_s + request.duration_s, abs=1.0)
@@ -60,7 +60,7 @@ def test_inference_counts_as_usage_with_loans_and_without(outcomes):
 
 
 @pytest.mark.long
-def test_a_result_is_the_same_whenever_it_is_made(outcomes):
+def test_result_is_reproducible(outcomes):
     again = simulate(trials_by_row(TINY)[2])
     times = {"cpu_s", "wall_s", "rss_mb"}
     assert again.jct_s == outcomes[2].jct_s

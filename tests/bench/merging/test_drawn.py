@@ -18,7 +18,7 @@ def rate(jobs, gpus) -> float:
     return len(jobs) / (jobs[-1].submitted_s - jobs[0].submitted_s) / gpus
 
 
-def test_jobs_are_of_the_mix_and_come_in_order():
+def test_jobs_follow_mix_in_order():
     jobs = draw(MEASURED, MEASURED_GPUS, 2_000, 1.0, seed=1)
     shares = Counter(job.task for job in jobs)
     assert shares["red"] / 2_000 == pytest.approx(0.75, abs=0.04)
@@ -28,12 +28,12 @@ def test_jobs_are_of_the_mix_and_come_in_order():
 
 
 @pytest.mark.parametrize(("gpus", "load"), [(32, 1.0), (240, 1.0), (240, 2.0)])
-def test_so_many_come_per_gpu_and_time_as_the_load_says(gpus, load):
+def test_arrivals_follow_load_per_gpu(gpus, load):
     jobs = draw(MEASURED, gpus, 3_000, load, seed=2)
     assert rate(jobs, gpus) == pytest.approx(load * rate(MEASURED, MEASURED_GPUS), rel=0.02)
 
 
-def test_the_same_seed_draws_the_same_jobs_and_another_one_others():
+def test_seed_determines_drawn_jobs():
     same, again, other = (draw(MEASURED, 32, 50, 1.0, seed) for seed in (3, 3, 4))
     assert same == again != other
 

@@ -42,7 +42,7 @@ def test_merged_curves_are_the_receivers_in_either_order(tmp_path):
     assert curves.merged("grey", "red", "spatial") is None
 
 
-def test_a_target_is_met_but_for_the_rounding_of_the_metric(tmp_path):
+def test_target_is_met_within_rounding(tmp_path):
     (red, _) = read_workload(write_profiles(tmp_path) / "workload.csv")
     single = read_profiles(tmp_path, "tiny", "X1").single(red.task, red.setting)
     assert single.first_reaching(red.target) == 3
@@ -68,7 +68,7 @@ def test_memory_is_by_micro_batch_in_ascending_order(tmp_path):
     assert memory.gib_by_micro_batch == ((2, 1.0), (4, 2.0), (8, 6.0))
 
 
-def test_samples_are_the_folders_own_before_the_published_ones(tmp_path):
+def test_own_samples_precede_published_ones(tmp_path):
     samples = read_profiles(write_profiles(tmp_path), "tiny", "X1").samples
     assert (samples["red"], samples["mnli"]) == (100, 98_176)
     (tmp_path / "samples.csv").unlink()
@@ -123,7 +123,7 @@ def test_an_unknown_model_names_those_that_are_there(tmp_path):
         ("samples.csv", "task,samples\nred,many\n", "`samples`.*'many'"),
     ],
 )
-def test_a_malformed_table_is_refused_with_file_line_and_column(tmp_path, name, text, says):
+def test_malformed_table_names_line_and_column(tmp_path, name, text, says):
     (write_profiles(tmp_path) / name).write_text(text)
     with pytest.raises(ValueError, match=f"(?s){name}.*{says}"):
         read_profiles(tmp_path, "tiny", "X1")
@@ -173,7 +173,7 @@ def test_malformed_curves_are_refused_with_their_place(tmp_path, curves, says):
     [b"not gzipped", gzip.compress(b"{", mtime=0), gzip.compress(b"{}", mtime=0)[:-9]],
     ids=["not gzipped", "not JSON", "cut short"],
 )
-def test_a_file_that_is_no_gzipped_json_is_refused(tmp_path, content):
+def test_file_without_gzipped_json_is_refused(tmp_path, content):
     (write_profiles(tmp_path) / "learning_tiny.json.gz").write_bytes(content)
     with pytest.raises(ValueError, match="not gzipped JSON"):
         read_learning_curves(tmp_path, "tiny")

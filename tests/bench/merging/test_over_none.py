@@ -52,7 +52,7 @@ def test_figures_are_of_the_worst_settings() -> None:
 
 
 @measured
-def test_the_halves_of_the_tasks_have_none_in_common() -> None:
+def test_halves_of_tasks_are_disjoint() -> None:
     for setting in SETTINGS:
         _, jobs = setting.read()
         chosen, held = ({job.task for job in in_half(jobs, half)} for half in HALVES)
@@ -61,7 +61,7 @@ def test_the_halves_of_the_tasks_have_none_in_common() -> None:
         assert {job.task for job in replace(setting, half="held", drawn=9).read()[1]} <= held
 
 
-def test_the_full_form_has_both_halves_small_and_large_numbers_of_jobs_and_loads() -> None:
+def test_full_form_covers_halves_sizes_and_loads() -> None:
     compared = full(SETTINGS).compared
     assert {(one.model, one.half) for one in compared} == {
         (setting.model, half) for setting in SETTINGS for half in HALVES

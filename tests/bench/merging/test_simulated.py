@@ -47,7 +47,7 @@ def test_cold_switches_cost_a_rival_more():
 
 
 @measured
-def test_an_outcome_is_found_again_while_the_measurements_are_the_same(tmp_path):
+def test_outcome_is_reused_for_same_measurements(tmp_path):
     trials = [rival(setting(2), "tiresias", "interval"), rival(setting(2), "srtf", "interval")]
     Runs(tmp_path, SIMULATED, "s").complete(trials[:1], 1, Console(quiet=True))
     runs = Runs(tmp_path, SIMULATED, "s")
@@ -60,7 +60,7 @@ def test_an_outcome_is_found_again_while_the_measurements_are_the_same(tmp_path)
 
 
 @measured
-def test_a_pair_is_known_whole_or_not_at_all():
+def test_pair_is_known_wholly_or_not():
     profiles, jobs = settings_of("roberta-base")[0].read()
     tasks = sorted({job.task for job in jobs})
     pairs = [(a, b) for a in tasks for b in tasks if a < b]
@@ -91,7 +91,7 @@ def test_missing_measurements_are_named(tmp_path):
         scope_of(conditions(tmp_path, profiles=tmp_path / "none"))
 
 
-def test_the_full_form_has_every_rival_of_the_paper():
+def test_full_form_has_all_rivals_of_paper():
     settings = settings_of()
     assert full(settings).rivals_of == tuple(one.model for one in settings)
     trials = all_rivals(settings[0])

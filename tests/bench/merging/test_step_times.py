@@ -28,20 +28,20 @@ def step_times(tmp_path: Path) -> PlacementStepTimes:
     [((1,), 1.4, 2), ((2,), 0.75, 1), ((1, 1), 0.9, 1)],
     ids=["twice 8", "8 on each of one node", "8 on each of two"],
 )
-def test_a_step_is_as_fast_as_accumulation_makes_it(step_times, placement, step_s, accumulated):
+def test_accumulation_determines_step_time(step_times, placement, step_s, accumulated):
     step = step_times.fastest(16, placement)
     assert (step.step_s, step.accumulation_steps) == (pytest.approx(step_s), accumulated)
 
 
-def test_a_placement_that_was_not_measured_is_like_the_nearest_number_of_nodes(step_times):
+def test_unmeasured_placement_uses_nearest_node_count(step_times):
     assert step_times.fastest(16, (2, 2)).step_s == 0.65
     assert step_times.fastest(16, (1, 1, 1, 1)).step_s == 0.9
 
 
-def test_gpus_among_which_a_batch_cannot_be_split_are_idle(step_times):
+def test_gpus_without_part_of_batch_idle(step_times):
     step = step_times.fastest(2, (2,))
     assert (step.gpus, step.step_s) == (1, 0.2)
 
 
-def test_a_compact_placement_is_on_as_few_nodes_as_possible():
+def test_compact_placement_uses_fewest_nodes():
     assert [GpuCluster(3, 4).compact(gpus) for gpus in (1, 4, 6, 12)] == [(1,), (4,), (2, 4), (4, 4, 4)]

@@ -18,7 +18,7 @@ TINY = LayerSize(tokens=200, hidden=16, intermediate=32, experts=4, rounds=3)
 
 
 @pytest.mark.parametrize("share", SINGLE_SHARES)
-def test_so_many_of_the_tokens_get_one_expert_as_the_table_says(share):
+def test_single_expert_share_matches_table(share):
     generator = torch.Generator().manual_seed(1)
     block = make_block(TINY, generator)
     tokens = torch.randn(TINY.tokens, TINY.hidden, generator=generator)
@@ -28,7 +28,7 @@ def test_so_many_of_the_tokens_get_one_expert_as_the_table_says(share):
     assert float(block.last_pass.routing.is_double.double().mean()) == pytest.approx(1 - share)
 
 
-def test_each_round_has_one_pass_of_each_share_and_computes_no_pair_too_many():
+def test_round_has_each_share_without_extra_pairs():
     rounds = layer_rounds(TINY, torch.device("cpu"), torch.float32, seed=1)
     assert len(rounds) == TINY.rounds
     for each in rounds:
@@ -38,7 +38,7 @@ def test_each_round_has_one_pass_of_each_share_and_computes_no_pair_too_many():
         assert all(seen.forward_s > 0 and seen.backward_s > 0 for seen in each.values())
 
 
-def test_ratios_are_within_rounds_and_stand_beside_the_thesis():
+def test_ratios_are_within_rounds_next_to_thesis():
     seconds = {0.0: 1.0, 0.2: 0.9, 0.5: 0.8, 0.8: 0.6, 1.0: 0.5}
     rounds = [
         {

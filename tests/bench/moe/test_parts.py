@@ -16,7 +16,7 @@ def test_every_figure_names_a_part_that_there_is():
     assert {aim.part for aim in goals("moe").values()} == {part.title for part in SUITE.parts}
 
 
-def test_every_goal_lies_where_its_figure_is_expected_to_be():
+def test_goals_lie_in_expected_ranges():
     for name, aim in goals("moe").items():
         assert aim.full.expected is not None, name
         low, high = aim.full.expected

@@ -33,13 +33,13 @@ def rank_steps(results: list[dict[str, Any]], name: str) -> list[RankStep]:
     return [RankStep.read(result["steps"][name][0]) for result in results]
 
 
-def test_each_layer_of_the_baseline_has_four_all_to_alls(results: list[dict[str, Any]]) -> None:
+def test_baseline_layer_has_four_all_to_alls(results: list[dict[str, Any]]) -> None:
     (first, _) = rank_steps(results, BASELINE.name)
 
     assert [len(first.all_to_alls(direction)) for direction in ("forward", "backward")] == [4, 4]
 
 
-def test_chunks_and_partitions_are_micro_ops_and_none_of_the_kinds_overlap(
+def test_micro_ops_of_kinds_never_overlap(
     results: list[dict[str, Any]],
 ) -> None:
     steps = rank_steps(results, LINA.name)
@@ -49,7 +49,7 @@ def test_chunks_and_partitions_are_micro_ops_and_none_of_the_kinds_overlap(
     assert not overlaps(record for step in steps for record in step.micro_ops)
 
 
-def test_experts_that_are_on_every_rank_exchange_no_tokens_and_average_their_gradients(
+def test_fully_replicated_experts_exchange_no_tokens(
     results: list[dict[str, Any]],
 ) -> None:
     steps = rank_steps(results, PACKED.name)
@@ -59,6 +59,6 @@ def test_experts_that_are_on_every_rank_exchange_no_tokens_and_average_their_gra
     assert any("expert gradient" in record.label for record in steps[0].allreduces)
 
 
-def test_rounds_and_averages_are_as_many_as_asked_for(results: list[dict[str, Any]]) -> None:
+def test_rounds_and_averages_match_request(results: list[dict[str, Any]]) -> None:
     assert len(read_steps(results, LINA.name, 2)) == 2
     assert [[len(times_s) for times_s in result["averages_s"]] for result in results] == [[4, 4], [4, 4]]

@@ -18,7 +18,7 @@ def step(*records: MicroOpRecord) -> RankStep:
     return RankStep(0.0, 10.0, 20.0, list(records))
 
 
-def test_an_all_to_all_lasts_from_the_last_rank_that_comes_to_the_last_that_has_ended() -> None:
+def test_all_to_all_lasts_from_last_start() -> None:
     ranks = [
         step(exchange(0, "layer 0 backward dispatch", 10, 10, 13)),
         step(exchange(1, "layer 0 backward dispatch", 12, 12, 14)),
@@ -33,7 +33,7 @@ def test_the_wait_for_its_turn_counts() -> None:
     assert step_times(ranks, group_size=1).all_to_all_forward_s == pytest.approx(5.0)
 
 
-def test_micro_ops_that_are_under_way_together_count_once() -> None:
+def test_concurrent_micro_ops_count_once() -> None:
     chunks = (
         exchange(0, "layer 0 forward dispatch", 1, 1, 3),
         exchange(0, "layer 0 forward dispatch", 1, 3, 5),
@@ -51,14 +51,14 @@ def test_groups_that_exchange_tokens_among_themselves_are_averaged() -> None:
     assert step_times(ranks, group_size=2).all_to_all_forward_s == pytest.approx(2.0)
 
 
-def test_the_exchange_of_counts_is_none_of_tokens() -> None:
+def test_exchange_of_counts_has_no_tokens() -> None:
     ranks = [step(exchange(0, "layer 0 counts", 0, 0, 5))]
 
     times = step_times(ranks, group_size=1)
     assert times.all_to_all_forward_s == times.all_to_all_backward_s == 0.0
 
 
-def test_allreduces_run_from_issue_to_end_and_span_from_the_first_submission() -> None:
+def test_allreduces_span_from_first_submission() -> None:
     times = step_times([step(average(0, 10, 12, 13), average(0, 10, 15, 17))], group_size=1)
 
     assert times.allreduce_s == pytest.approx(3.0)

@@ -6,7 +6,7 @@ from bench.spine.cells import DECLARED, filled
 
 
 @pytest.mark.parametrize("policy", [None, DECLARED], ids=["found prices", "declared bounds"])
-def test_filling_ends_after_the_bids_it_may_take_however_few_win(policy):
+def test_filling_ends_at_its_bid_limit(policy):
     fed, _ = filled(nodes=2, seed=0, share=1.0, policy=policy, bids=30)
     assert fed.bids == 30
     assert 0 < fed.used_share() < 1

@@ -9,7 +9,7 @@ from bench.spine import faust_alone
 from bench.spine.faust_alone import paced_latencies_ms
 
 
-def test_each_event_is_timed_until_its_own_answer_is_read():
+def test_event_is_timed_until_own_answer():
     ids = (f"event{number}" for number in itertools.count())
     waiting: list[str] = []
 

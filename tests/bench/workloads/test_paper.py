@@ -61,11 +61,11 @@ def test_a_larger_market_changes_no_bid(other):
     assert draw(other, 3)[1].jobs == draw(SMALL, 3)[1].jobs
 
 
-def test_more_vendors_leave_the_quotes_of_the_first_as_they_are():
+def test_added_vendors_keep_first_quotes():
     assert draw(replace(SMALL, vendors=20), 3)[1].quotes[:5] == draw(SMALL, 3)[1].quotes
 
 
-def test_another_type_of_node_changes_nothing_but_the_speeds_that_bids_name():
+def test_other_node_type_changes_only_speeds():
     mixed, alone = draw(SMALL, 3)[1].jobs, draw(replace(SMALL, gpus="A40"), 3)[1].jobs
 
     def without_speeds(bid: JobSubmitted) -> JobSubmitted:
@@ -83,7 +83,7 @@ def test_another_type_of_node_changes_nothing_but_the_speeds_that_bids_name():
 
 
 @pytest.mark.parametrize("rule", DEADLINE_RULES)
-def test_another_deadline_rule_moves_deadlines_and_the_urgency_in_values_alone(rule):
+def test_other_deadline_rule_changes_deadlines_and_values(rule):
     here, there = draw(SMALL, 3)[1].jobs, draw(replace(SMALL, deadlines=rule), 3)[1].jobs
     for one, other in zip(here, there, strict=True):
         assert other.event.workload == one.event.workload
@@ -92,7 +92,7 @@ def test_another_deadline_rule_moves_deadlines_and_the_urgency_in_values_alone(r
         assert 1 / 1.5 <= other.event.terms.bid_micros / one.event.terms.bid_micros <= 1.5
 
 
-def test_another_rate_of_arrivals_brings_the_same_tasks_sooner():
+def test_other_arrival_rate_keeps_tasks():
     few, many = draw(SMALL, 3)[1].jobs, draw(replace(SMALL, arrivals_per_slot=8.0), 3)[1].jobs
     assert len(many) > 1.5 * len(few)
     for one, other in zip(few, many, strict=False):
@@ -100,7 +100,7 @@ def test_another_rate_of_arrivals_brings_the_same_tasks_sooner():
         assert other.event.workload.work_samples == one.event.workload.work_samples
 
 
-def test_tasks_are_as_section_5_1_says(day):
+def test_tasks_follow_section_5_1(day):
     cell, workload = day
     for timed in workload.jobs:
         task, epochs = (
@@ -126,7 +126,7 @@ def test_arrivals_are_poisson_from_slot_to_slot(day):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("per_slot", "load"), [(30.0, 1.95), (50.0, 3.25), (80.0, 5.2)])
-def test_the_papers_rates_load_a_hundred_mixed_nodes_as_declared(per_slot, load):
+def test_rates_of_paper_load_nodes_as_declared(per_slot, load):
     assert load_of(PaperSetting(arrivals_per_slot=per_slot), seed=1) == pytest.approx(load, rel=0.06)
 
 
@@ -145,7 +145,7 @@ def test_values_have_the_declared_density_and_urgency(day):
     assert high / low == pytest.approx(math.exp(2 * 0.6745 * 1.75), rel=0.1)
 
 
-def test_a_vendor_costs_a_noticeable_part_of_a_median_value_and_energy_a_modest_one(day):
+def test_vendor_costs_noticeable_part_of_value(day):
     cell, workload = day
     middle = median(timed.event.terms.bid_micros for timed in workload.jobs)
     assert 0.1 < mean_price_units(12_500) * UNIT_MICROS / middle < 0.3
@@ -157,7 +157,7 @@ def test_a_vendor_costs_a_noticeable_part_of_a_median_value_and_energy_a_modest_
         assert 0.05 < cost / middle < 0.15
 
 
-def test_no_deadline_is_after_the_day_and_each_leaves_time_for_the_fastest_vendor_or_ends_with_it(day):
+def test_deadlines_stay_within_day(day):
     cell, workload = day
     quotes = {quote.vendor: quote for quote in workload.quotes}
     end_s = DAY.slots * cell.slot_s
@@ -168,7 +168,7 @@ def test_no_deadline_is_after_the_day_and_each_leaves_time_for_the_fastest_vendo
         assert ready_s < timed.event.terms.deadline_s <= end_s or timed.event.terms.deadline_s == end_s
 
 
-def test_the_operators_bounds_do_not_depend_on_what_was_drawn():
+def test_declared_bounds_are_independent_of_draws():
     policies = {
         draw(replace(SMALL, arrivals_per_slot=a), s)[0].zones[0].policy for a in (2, 5) for s in (1, 2)
     }
@@ -177,7 +177,7 @@ def test_the_operators_bounds_do_not_depend_on_what_was_drawn():
     assert policy.max_density_units == pytest.approx(math.exp(2.3263 * 1.75), rel=1e-4)
 
 
-def test_a_small_workload_runs_and_no_node_is_ever_given_more_than_it_has():
+def test_small_workload_never_overfills_node():
     cell, workload = draw(SMALL, 5)
     run = Simulation(cell, workload.inputs(cell.epoch_s)).run()
     summary = summarise(Board.of(cell.cell, (entry.envelope for entry in run.ledger), run.decisions))
@@ -216,7 +216,7 @@ def test_a_small_workload_runs_and_no_node_is_ever_given_more_than_it_has():
         ({"gpus": "T4"}, "gpus is 'T4', known are A100, A40, mixed"),
     ],
 )
-def test_a_setting_that_nothing_can_be_drawn_for_is_refused_by_field(fields, fault):
+def test_undrawable_setting_names_field(fields, fault):
     with pytest.raises(ValueError, match=fault):
         PaperSetting(**fields)
 
@@ -230,7 +230,7 @@ def test_a_run_of_no_jobs_is_refused(tmp_path):
     ("nodes", "gpus", "work_scale"), [(24, "mixed", 1.0), (3, "mixed", 0.25), (10, "A40", 1.0)]
 )
 @pytest.mark.parametrize("load", [0.5, *long(4.0)])
-def test_days_of_a_load_ask_for_so_many_times_what_the_fleet_can_do(load, nodes, gpus, work_scale):
+def test_days_of_load_match_capacity(load, nodes, gpus, work_scale):
     setting = PaperSetting(
         nodes=nodes,
         gpus=gpus,

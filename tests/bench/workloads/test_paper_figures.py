@@ -26,14 +26,14 @@ def test_each_figure_varies_what_the_paper_varies():
         assert len(set(settings)) == len(settings)
 
 
-def test_a_trace_that_is_absent_is_skipped_with_the_reason(tmp_path):
+def test_absent_trace_is_skipped_with_reason(tmp_path):
     (tmp_path / TRACES["ITP"]).touch()
     figure = figures(tmp_path)[7]
     assert [point.label for point in figure.points] == ["ITP"]
     assert figure.skipped == (f"Philly: {tmp_path / TRACES['Philly']} is not here",)
 
 
-def test_the_small_settings_are_small_enough_for_an_offline_optimum():
+def test_small_settings_suit_offline_optimum():
     for point in figure_12(SMALL).points:
         cell, workload = draw(point.setting, 0)
         assert 4 <= len(cell.zones[0].nodes) <= 10
@@ -42,7 +42,7 @@ def test_the_small_settings_are_small_enough_for_an_offline_optimum():
 
 
 @pytest.mark.long
-def test_the_loaded_small_settings_are_loaded_as_medium_and_high_load_are_and_the_others_less():
+def test_loaded_small_settings_match_high_loads():
     light, medium, high = (mean_load(replace(BASE, arrivals_per_slot=mean)) for mean in LOADS.values())
     assert [mean_load(point.setting) for point in figure_12(SMALL_LOADED).points] == [
         pytest.approx(medium, rel=0.15),

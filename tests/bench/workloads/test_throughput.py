@@ -28,14 +28,14 @@ TYPES = tuple(FLOPS_PER_S)
 
 
 @pytest.mark.parametrize("gpu_type", TYPES)
-def test_throughput_rises_with_the_step_and_never_above_the_peak(gpu_type):
+def test_throughput_rises_with_step_below_peak(gpu_type):
     speeds = [throughput_samples_per_s(gpu_type, n) for n in (1, HALF_SPEED_SEQUENCES, 8, 144, 1e9)]
     assert speeds == sorted(speeds)
     assert speeds[1] == pytest.approx(speeds[-1] / 2)
 
 
 @pytest.mark.skipif(not PROFILE.exists(), reason="the measured profiles are not here")
-def test_the_form_of_the_roofline_meets_a_measured_model_of_the_same_size():
+def test_roofline_matches_measured_model():
     with PROFILE.open() as file:
         alone = [row for row in csv.DictReader(file) if row["placement"] == "1"]
     assert len(alone) == 20
@@ -51,18 +51,18 @@ def test_adapters_are_counted_as_peft_does():
     assert adapter_parameters(8) == 12 * (768 * 8 + 8 * 2_304)
 
 
-def test_the_rank_costs_less_speed_than_is_planned_away():
+def test_rank_costs_less_than_planned_margin():
     assert flops_per_sample(max(RANKS)) / flops_per_sample(min(RANKS)) < 1.03
 
 
 @pytest.mark.parametrize("gpu_type", TYPES)
-def test_tasks_that_fill_a_full_step_fill_the_node(gpu_type):
+def test_full_steps_fill_node(gpu_type):
     tasks = FULL_STEP_SEQUENCES // 8 * task_samples_per_s(gpu_type, LoraShape(8, 1, 8))
     assert tasks == pytest.approx(node_samples_per_s(gpu_type))
 
 
 @pytest.mark.parametrize(("batch", "accumulation", "rank"), list(product(BATCH_SIZES, ACCUMULATIONS, RANKS)))
-def test_a_task_takes_a_twentieth_to_a_quarter_of_a_node(batch, accumulation, rank):
+def test_task_takes_twentieth_to_quarter_of_node(batch, accumulation, rank):
     shape = LoraShape(batch, min(accumulation, batch // 4), rank)
     for gpu_type in TYPES:
         compute = task_samples_per_s(gpu_type, shape) / node_samples_per_s(gpu_type)
@@ -70,7 +70,7 @@ def test_a_task_takes_a_twentieth_to_a_quarter_of_a_node(batch, accumulation, ra
     assert 0.03 < task_memory_gib(shape) / (MEMORY_GIB["A100"] - BASE_MEMORY_GIB) < 0.23
 
 
-def test_memory_binds_for_some_tasks_and_compute_for_most():
+def test_memory_binds_for_some_tasks():
     def memory_binds(gpu_type: str, shape: LoraShape) -> bool:
         memory = task_memory_gib(shape) / (MEMORY_GIB[gpu_type] - BASE_MEMORY_GIB)
         return memory > task_samples_per_s(gpu_type, shape) / node_samples_per_s(gpu_type)

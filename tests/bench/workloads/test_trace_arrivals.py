@@ -18,7 +18,7 @@ def row(number: int, time_s: float, rest: str = "60,2,V100") -> str:
     return f"j{number},u{number % 3},{time_s},{rest},,\n"
 
 
-def test_one_factor_maps_all_gaps_onto_the_slots_and_rounds_down_to_their_beginning(tmp_path):
+def test_one_factor_maps_gaps_to_slots(tmp_path):
     times = (0, 1, 2, 3, 4, 5, 100, 101, 150, 199.9, 350, 500)
     path = tmp_path / "t.csv"
     path.write_text(HEADER + "".join(row(number, time) for number, time in enumerate(times)))
@@ -80,7 +80,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("text", "fault"), BAD.values(), ids=BAD.keys())
-def test_a_bad_trace_is_one_line_that_names_file_row_and_column(tmp_path, text, fault):
+def test_invalid_trace_names_row_and_column(tmp_path, text, fault):
     path = tmp_path / "t.csv"
     if text is not None:
         path.write_text(text)

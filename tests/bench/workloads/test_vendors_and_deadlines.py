@@ -16,13 +16,13 @@ PRICES = [q.fixed_price_micros + q.price_per_thousand_samples_micros * THOUSANDS
 DELAYS = [q.fixed_delay_s + q.delay_per_thousand_samples_s * THOUSANDS for q in QUOTES]
 
 
-def test_the_dearest_vendor_asks_five_times_as_much_as_the_cheapest():
+def test_dearest_vendor_asks_five_times_cheapest():
     assert max(PRICES) / min(PRICES) == pytest.approx(5.0, rel=0.01)
     assert fmean(PRICES) / 1e6 == pytest.approx(mean_price_units(12_500), rel=0.03)
 
 
 @pytest.mark.parametrize("samples", [5_000, 20_000])
-def test_the_mean_price_is_that_of_the_distribution_at_any_size(samples):
+def test_mean_price_matches_distribution(samples):
     mean = fmean(q.fixed_price_micros + q.price_per_thousand_samples_micros * samples / 1_000 for q in QUOTES)
     assert mean / 1e6 == pytest.approx(mean_price_units(samples), rel=0.03)
 
@@ -31,7 +31,7 @@ def test_delays_last_two_to_six_slots():
     assert {math.ceil(delay / 600) for delay in DELAYS} == {2, 3, 4, 5, 6}
 
 
-def test_the_faster_tends_to_be_dearer_but_not_always():
+def test_faster_vendor_tends_to_be_dearer():
     pairs = list(zip(PRICES, DELAYS, strict=True))
     better = [
         dear > cheap

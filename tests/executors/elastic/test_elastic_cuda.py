@@ -19,7 +19,7 @@ def fleet(fleet: Fleet) -> Fleet:
     return fleet
 
 
-def test_it_trains_to_nearly_the_loss_of_a_cpu(fleet: Fleet, alone: Trained) -> None:
+def test_cuda_loss_is_nearly_that_of_cpu(fleet: Fleet, alone: Trained) -> None:
     fleet.assign("j", 1, [(name, 1) for name in fleet.nodes], workload(keeps=False))
     fleet.until(fleet.is_over("j", *fleet.nodes))
     assert not fleet.reports(RunFailed)

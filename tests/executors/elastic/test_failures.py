@@ -21,7 +21,7 @@ from tests.support.nodes import CELL
 from tests.support.processes import is_gone_within
 
 
-def test_a_killed_worker_fails_the_run_on_all_nodes(fleet: Fleet) -> None:
+def test_killed_worker_fails_run_on_all_nodes(fleet: Fleet) -> None:
     fleet.add("n1", checkpoint_s=0.05)
     fleet.assign("j", 1, [("n1", 2), ("n2", 1)], workload(10**6))
     fleet.until(fleet.has_trained("j"))
@@ -38,7 +38,7 @@ def test_a_killed_worker_fails_the_run_on_all_nodes(fleet: Fleet) -> None:
             os.kill(pid, 0)
 
 
-def test_a_job_whose_other_node_never_comes_fails_in_time(fleet: Fleet) -> None:
+def test_job_without_its_other_node_fails_in_time(fleet: Fleet) -> None:
     fleet.add("n3", join_timeout_s=0.5)
     fleet.assign("j", 1, [("n3", 1), ("n2", 1)], workload(), only=["n3"])
     fleet.until(fleet.is_over("j", "n3"))
@@ -83,9 +83,7 @@ def write_unfit_models(root: Path) -> None:
         ),
     ],
 )
-def test_a_job_that_cannot_be_trained_fails_for_good(
-    fleet: Fleet, fields: dict[str, object], error: str
-) -> None:
+def test_untrainable_job_fails_permanently(fleet: Fleet, fields: dict[str, object], error: str) -> None:
     (fleet.settings.dataset_root / "bad.jsonl").write_text("{\n")
     (fleet.settings.dataset_root / "emoji.jsonl").write_text('{"text": "cut \\ud83d"}\n')
     write_unfit_models(fleet.settings.model_root)
@@ -96,7 +94,7 @@ def test_a_job_that_cannot_be_trained_fails_for_good(
     assert error in failure.error
 
 
-def test_all_members_know_why_one_has_failed(fleet: Fleet, tmp_path: Path) -> None:
+def test_members_report_same_cause_of_failure(fleet: Fleet, tmp_path: Path) -> None:
     # The data are missing on one node. The other waits for it, and reads why on the shared disk.
     fleet.add("n2", dataset_root=tmp_path)
     fleet.assign("j", 1, [("n1", 1), ("n2", 1)], workload())
@@ -125,7 +123,7 @@ def test_a_job_that_diverges_fails_for_good(fleet: Fleet) -> None:
     assert "the training has diverged" in failures[0].error
 
 
-def test_a_worker_that_its_node_does_not_hear_ends_and_leaves_others_no_reason(fleet: Fleet) -> None:
+def test_disconnected_worker_ends_without_blaming_others(fleet: Fleet) -> None:
     fleet.assign("j", 1, [("n1", 1)], workload(10**6, keeps=False))
     fleet.until(fleet.has_trained("j"))
     (job,) = fleet.nodes["n1"].runner.present.values()
@@ -139,9 +137,7 @@ def test_a_worker_that_its_node_does_not_hear_ends_and_leaves_others_no_reason(f
     assert JobFolder(job_folder(fleet.root / "state", CELL, "j")).read_failure(1) is None
 
 
-def test_the_workers_of_a_killed_node_are_gone_after_a_moment(
-    elastic_settings: JobSettings, tmp_path: Path
-) -> None:
+def test_workers_of_killed_node_end_shortly(elastic_settings: JobSettings, tmp_path: Path) -> None:
     with closing(DoomedNode(tmp_path, elastic_settings)) as node:
         pids = node.workers()
         assert len(pids) == 2

@@ -60,7 +60,7 @@ def test_a_record_is_no_result_of_another_user(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "gone"])
-def test_a_job_whose_record_is_damaged_is_trained_again(fleet: Fleet, damage: str) -> None:
+def test_job_with_damaged_record_is_trained_again(fleet: Fleet, damage: str) -> None:
     fleet.assign("j", 1, [("n1", 1)], workload(16))
     fleet.until(fleet.is_over("j", "n1"))
     record = final(fleet) / FINISHED_JOB
@@ -76,7 +76,7 @@ def test_a_job_whose_record_is_damaged_is_trained_again(fleet: Fleet, damage: st
     assert record.exists()
 
 
-def test_a_job_whose_record_is_damaged_goes_on_from_its_last_sound_checkpoint(fleet: Fleet) -> None:
+def test_damaged_record_resumes_from_last_valid_checkpoint(fleet: Fleet) -> None:
     fleet.add("n1", checkpoint_s=0.05)
     endless = workload(10**6)
     fleet.assign("j", 1, [("n1", 1)], endless)
@@ -95,7 +95,7 @@ def test_a_job_whose_record_is_damaged_goes_on_from_its_last_sound_checkpoint(fl
     assert not fleet.reports(RunFailed)
 
 
-def test_a_record_of_another_format_fails_the_run_for_good(fleet: Fleet) -> None:
+def test_record_of_other_format_fails_run(fleet: Fleet) -> None:
     CheckpointStore(store_root(fleet)).conclude("j", 1, 16, {"finished_run.json": b"{}"})
     fleet.assign("j", 2, [("n1", 1)], workload(16), resumes=True)
     fleet.until(fleet.is_over("j", "n1", generation=2))

@@ -42,7 +42,7 @@ def test_a_job_without_checkpoints_starts_over(fleet: Fleet, alone: Trained) -> 
     Trained.of(fleet, "j").assert_like(alone)
 
 
-def test_what_reports_count_is_what_a_crash_would_leave(fleet: Fleet) -> None:
+def test_reports_count_what_survives_a_crash(fleet: Fleet) -> None:
     fleet.add("n3", checkpoint_s=0.1)
     work = workload(10**6)
     fleet.assign("j", 1, [("n3", 1)], work)
@@ -67,7 +67,7 @@ def test_nothing_is_kept_of_a_withdrawn_job(fleet: Fleet) -> None:
     assert list((fleet.root / "state" / "c" / "meetings").glob("*")) == []
 
 
-def test_a_job_that_starts_anew_ends_what_still_runs_of_it(fleet: Fleet) -> None:
+def test_restarted_job_ends_its_former_run(fleet: Fleet) -> None:
     work = workload(10**6)
     fleet.assign("j", 1, [("n1", 1)], work)
     fleet.until(fleet.has_started("j", 1, "n1"))

@@ -29,7 +29,7 @@ def test_a_job_of_all_weights_leaves_a_model(fleet: Fleet) -> None:
 
 
 @pytest.mark.long
-def test_an_adapter_is_the_same_on_one_worker_or_more(fleet: Fleet) -> None:
+def test_adapter_is_equal_on_any_worker_count(fleet: Fleet) -> None:
     work = workload(
         400, adapter={"rank": 4, "target_modules": ("q_proj", "down_proj")}, hyperparameters={"seed": 7}
     )

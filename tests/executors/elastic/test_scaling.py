@@ -101,7 +101,7 @@ def test_a_generation_is_superseded_before_it_comes_together(fleet: Fleet, alone
     assert fleet.told("j").count("n2 j/2 run.progressed 0 complete") == 1
 
 
-def test_a_member_that_never_comes_stops_nobody(fleet: Fleet) -> None:
+def test_absent_member_stops_no_other(fleet: Fleet) -> None:
     # n2 is down and never hears of generation 2; the cell sends another one when it has noticed.
     work = workload(10**6, keeps=False)
     fleet.assign("j", 1, [("n1", 1)], work)
@@ -117,7 +117,7 @@ def test_a_member_that_never_comes_stops_nobody(fleet: Fleet) -> None:
     fleet.until(fleet.is_over("j", "n1"))
 
 
-def test_a_worker_that_does_not_leave_in_time_is_killed_and_the_others_go_on(fleet: Fleet) -> None:
+def test_late_leaver_is_killed_and_others_continue(fleet: Fleet) -> None:
     work = workload(10**6, keeps=False)
     fleet.assign("j", 1, [("n1", 1), ("n2", 1)], work)
     fleet.until(fleet.has_started("j", 1, "n1", "n2"))
@@ -135,7 +135,7 @@ def test_a_worker_that_does_not_leave_in_time_is_killed_and_the_others_go_on(fle
         os.kill(stuck, 0)
 
 
-def test_a_release_that_comes_before_its_assignment_changes_nothing(fleet: Fleet) -> None:
+def test_release_before_assignment_changes_nothing(fleet: Fleet) -> None:
     # A node obeys what takes work back before the commands that it read with it.
     fleet.assign("j", 1, [("n1", 1)], workload(16))
     fleet.nodes["n1"].runner.apply(released("n1", "j", 2))
@@ -143,7 +143,7 @@ def test_a_release_that_comes_before_its_assignment_changes_nothing(fleet: Fleet
     assert [report.run_id for report in fleet.reports(RunFinished)] == ["j/1"]
 
 
-def test_a_meeting_and_gloo_listen_where_they_are_told_and_nothing_else(fleet: Fleet) -> None:
+def test_meeting_and_gloo_use_only_configured_address(fleet: Fleet) -> None:
     fleet.assign("j", 1, [("n1", 1), ("n2", 1)], workload(10**6))
     fleet.until(fleet.has_started("j", 1, "n1", "n2"))
     leader, other = places(fleet.pids("n1")), places(fleet.pids("n2"))

@@ -46,7 +46,7 @@ def test_more_workers_than_the_maximum_are_possible(runner: ElasticRunner) -> No
     assert runner.validate(assigned("n1", "j", 1, [("n2", 9), ("n1", 1)], workload())) is None
 
 
-def test_a_generation_that_is_not_newer_is_out_of_date(runner: ElasticRunner) -> None:
+def test_equal_generation_is_out_of_date(runner: ElasticRunner) -> None:
     work = workload()
     runner.apply(assigned("n1", "j", 2, [("n1", 1)], work))
     late = Objection("out_of_date", "j is in generation 2")
@@ -57,7 +57,7 @@ def test_a_generation_that_is_not_newer_is_out_of_date(runner: ElasticRunner) ->
     assert runner.validate(released("n1", "j", 2)) is None
 
 
-def test_runs_of_a_process_that_was_killed_are_reported_over(idle: Fleet, runner: ElasticRunner) -> None:
+def test_runs_of_killed_process_are_reported_over(idle: Fleet, runner: ElasticRunner) -> None:
     work = workload()
     runner.apply(assigned("n1", "fails", 1, [("n1", 1)], work, resume_samples=40))
     runner.apply(assigned("n1", "starts-over", 1, [("n1", 1)], workload(keeps=False)))
@@ -80,9 +80,7 @@ def test_runs_of_a_process_that_was_killed_are_reported_over(idle: Fleet, runner
     assert len(again.reports) == 3
 
 
-def test_a_run_that_never_began_leaves_what_its_job_has_in_checkpoints(
-    idle: Fleet, runner: ElasticRunner
-) -> None:
+def test_unstarted_run_keeps_checkpoints_of_job(idle: Fleet, runner: ElasticRunner) -> None:
     for job_id, keeps in (("keeps", True), ("starts-over", False)):
         work = workload(keeps=keeps)
         runner.apply(assigned("n1", job_id, 1, [("n1", 1)], work))
@@ -111,7 +109,7 @@ def test_a_state_of_another_runner_is_refused(runner: ElasticRunner) -> None:
         ("MILLRACE_WORKER_HOST", "192.0.2.1", "no network interface here has the address 192.0.2.1"),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_is_loaded(
+def test_impossible_assignment_is_refused_before_loading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, why: str
 ) -> None:
     monkeypatch.setenv("MILLRACE_MODEL_ROOT", str(tmp_path))

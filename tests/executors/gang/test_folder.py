@@ -9,7 +9,7 @@ def address(port: int) -> MeetingAddress:
     return MeetingAddress(host="127.0.0.1", port=port, secret="s")
 
 
-def test_a_generation_that_is_over_takes_nothing_of_a_newer_one_away(tmp_path: Path) -> None:
+def test_ended_generation_leaves_newer_folder(tmp_path: Path) -> None:
     folder = JobFolder(tmp_path / "j")
     for generation in (1, 2, 3):
         folder.write_address(generation, address(1_000 + generation))
@@ -19,7 +19,7 @@ def test_a_generation_that_is_over_takes_nothing_of_a_newer_one_away(tmp_path: P
     assert folder.read_failure(2) is None
 
 
-def test_the_last_generation_leaves_no_folder_and_a_later_one_makes_it_anew(tmp_path: Path) -> None:
+def test_last_generation_removes_folder_for_later_ones(tmp_path: Path) -> None:
     folder = JobFolder(tmp_path / "j")
     folder.write_address(1, address(1_001))
     folder.remove_generation(1)

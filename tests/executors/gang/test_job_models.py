@@ -37,7 +37,7 @@ LOADERS = pytest.mark.parametrize("load", [loaded_by_elastic, loaded_by_moe])
 
 
 @LOADERS
-def test_a_model_of_another_shape_is_named_as_in_the_job(root: Path, load: Callable[[Path], Any]) -> None:
+def test_model_of_other_shape_names_field(root: Path, load: Callable[[Path], Any]) -> None:
     directory = model_directory(root, NAME)
     configure(directory, num_hidden_layers=3)
     with pytest.raises(ModelError, match=rf"^{NAME}: model\.safetensors: 9 weights of LlamaForCausalLM are"):
@@ -45,7 +45,7 @@ def test_a_model_of_another_shape_is_named_as_in_the_job(root: Path, load: Calla
 
 
 @LOADERS
-def test_a_model_without_a_tokenizer_is_named_as_in_the_job(root: Path, load: Callable[[Path], Any]) -> None:
+def test_model_without_tokenizer_names_field(root: Path, load: Callable[[Path], Any]) -> None:
     directory = model_directory(root, NAME)
     remove_tokenizer(directory)
     with pytest.raises(ModelError, match=f"^{NAME}: {NO_VOCABULARY}"):
@@ -53,14 +53,14 @@ def test_a_model_without_a_tokenizer_is_named_as_in_the_job(root: Path, load: Ca
 
 
 @pytest.mark.parametrize("load", [loaded_by_elastic, loaded_by_moe, lambda path: records_of(path, NAME)])
-def test_a_configuration_of_no_model_is_named_as_in_the_job(root: Path, load: Callable[[Path], Any]) -> None:
+def test_configuration_without_model_names_field(root: Path, load: Callable[[Path], Any]) -> None:
     directory = model_directory(root, NAME)
     (directory / "config.json").write_text("[]")
     with pytest.raises(ModelError, match=rf"^{NAME}: config\.json: is a JSON list, not an object"):
         load(directory)
 
 
-def test_a_path_within_an_error_is_not_this_machines(tmp_path: Path) -> None:
+def test_error_names_paths_within_model(tmp_path: Path) -> None:
     with pytest.raises(ModelError) as raised, named_as_in_job(tmp_path, NAME):
         raise ValueError(f"{tmp_path}: cannot read {tmp_path}/merges.txt in {tmp_path}")
     assert str(raised.value) == f"{NAME}: cannot read merges.txt in {NAME}"
@@ -75,7 +75,7 @@ def test_a_path_within_an_error_is_not_this_machines(tmp_path: Path) -> None:
         ("link", "link: leads out of the model root"),
     ],
 )
-def test_a_name_that_leads_to_no_model_of_the_root(
+def test_name_outside_root_is_refused(
     root: Path, tmp_path_factory: pytest.TempPathFactory, name: str, error: str
 ) -> None:
     (root / "link").symlink_to(tmp_path_factory.mktemp("elsewhere"))

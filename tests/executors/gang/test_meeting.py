@@ -42,7 +42,7 @@ def test_all_form_the_group_once_all_have_entered(pair: tuple[Meeting, Meeting])
     assert leader.all_entered
 
 
-def test_nobody_forms_a_group_that_one_has_left(pair: tuple[Meeting, Meeting]) -> None:
+def test_left_group_is_not_formed(pair: tuple[Meeting, Meeting]) -> None:
     leader, follower = pair
     follower.enter()
     assert follower.leave()
@@ -51,7 +51,7 @@ def test_nobody_forms_a_group_that_one_has_left(pair: tuple[Meeting, Meeting]) -
     assert leader.leave()
 
 
-def test_one_that_leaves_when_all_have_entered_and_before_it_saw_so_is_in_time_if_none_has_seen_it(
+def test_leaving_before_completion_is_seen_is_in_time(
     pair: tuple[Meeting, Meeting],
 ) -> None:
     leader, follower = pair
@@ -61,7 +61,7 @@ def test_one_that_leaves_when_all_have_entered_and_before_it_saw_so_is_in_time_i
     assert not leader.all_entered
 
 
-def test_one_that_leaves_too_late_has_to_form_the_group(pair: tuple[Meeting, Meeting]) -> None:
+def test_late_leaver_must_form_group(pair: tuple[Meeting, Meeting]) -> None:
     leader, follower = pair
     follower.enter()
     leader.enter()
@@ -89,7 +89,7 @@ def halted_after(happens: Callable[[], None]) -> Callable[[], bool]:
     return is_halted
 
 
-def test_a_halted_rank_comes_if_another_waits_for_it(folder: JobFolder) -> None:
+def test_halted_rank_joins_if_awaited(folder: JobFolder) -> None:
     leader = Meeting.attend(folder, membership(0), _HOST)
     assert leader is not None
 
@@ -102,7 +102,7 @@ def test_a_halted_rank_comes_if_another_waits_for_it(folder: JobFolder) -> None:
     assert meeting.all_entered
 
 
-def test_a_rank_that_is_halted_before_all_have_come_does_not_come(folder: JobFolder) -> None:
+def test_rank_halted_before_others_does_not_join(folder: JobFolder) -> None:
     leader = Meeting.attend(folder, membership(0), _HOST)
     assert leader is not None
     with pytest.raises(HaltedError):
@@ -111,13 +111,13 @@ def test_a_rank_that_is_halted_before_all_have_come_does_not_come(folder: JobFol
     assert not leader.all_entered
 
 
-def test_a_rank_that_is_halted_as_rank_0_goes_does_not_come(folder: JobFolder) -> None:
+def test_rank_halted_with_rank_0_does_not_join(folder: JobFolder) -> None:
     leader = [Meeting.attend(folder, membership(0), _HOST)]
     with pytest.raises(HaltedError):
         come_together(folder, membership(1), _HOST, 5.0, halted_after(leader.clear))
 
 
-def test_a_rank_finds_the_meeting_that_a_new_rank_0_has_opened(folder: JobFolder) -> None:
+def test_rank_finds_meeting_of_new_rank_0(folder: JobFolder) -> None:
     lost = Meeting.attend(folder, membership(0), _HOST)
     follower = Assembly(folder, _HOST, reopens=True)
     assert follower.attend(membership(1)) is not None
@@ -137,6 +137,6 @@ def test_a_note_of_another_rank_ends_the_wait(folder: JobFolder) -> None:
     assert raised.value.is_permanent
 
 
-def test_a_rank_does_not_wait_longer_than_its_timeout(folder: JobFolder) -> None:
+def test_rank_waits_only_for_its_timeout(folder: JobFolder) -> None:
     with pytest.raises(PeerFailedError, match=r"not all 2 ranks of generation 1 have joined in 0\.02 s"):
         Assembly(folder, _HOST).come_together(membership(1), 0.02, is_wanted=lambda: True)

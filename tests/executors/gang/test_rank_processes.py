@@ -80,9 +80,7 @@ def received(processes: RankProcesses, count: int) -> Sequence[tuple[int, RankMe
     return messages
 
 
-def test_a_final_message_is_received_once_its_process_is_gone_and_its_gpu_free(
-    begin: Begin, node: GangNode[JobSettings]
-) -> None:
+def test_final_message_follows_end_and_free_gpu(begin: Begin, node: GangNode[JobSettings]) -> None:
     processes = begin(small_processes.finish)
     assert node.free_gpus == [1]
     (_, first), (_, last) = received(processes, 2)
@@ -93,7 +91,7 @@ def test_a_final_message_is_received_once_its_process_is_gone_and_its_gpu_free(
     assert processes.failure is None
 
 
-def test_one_that_ends_without_a_final_message_has_failed(begin: Begin) -> None:
+def test_end_without_final_message_is_failure(begin: Begin) -> None:
     ((_, message),) = received(begin(small_processes.die), 1)
     why = f"a rank process has ended with status {STATUS} and no final message"
     assert message == Failed(error=why, permanent=False)
@@ -108,7 +106,7 @@ def test_ranks_wait_for_gpus(begin: Begin, node: GangNode[JobSettings]) -> None:
     assert processes.running[-1].gpu == 1
 
 
-def test_a_release_ends_one_at_once_that_nobody_counts_on(begin: Begin) -> None:
+def test_unneeded_rank_ends_at_once_on_release(begin: Begin) -> None:
     processes = begin(small_processes.load)
     received(processes, 1)
     processes.release("stop", by_s=None)
@@ -134,9 +132,7 @@ def test_what_has_not_gone_in_time_is_killed(
     assert processes.failure is None  # it was to end anyway
 
 
-def test_the_first_failure_gives_the_others_a_time_and_a_fault_of_the_job_itself_is_told(
-    begin: Begin, clock: Clock
-) -> None:
+def test_first_failure_limits_time_of_others(begin: Begin, clock: Clock) -> None:
     processes = begin(small_processes.fail, small_processes.hang)
     ((_, lost),) = (entry for entry in received(processes, 2) if isinstance(entry[1], Failed))
     assert isinstance(lost, Failed)

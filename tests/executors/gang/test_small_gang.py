@@ -106,7 +106,7 @@ def test_two_nodes_train_and_publish_once(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("lost", ["n1", "n2"])
-def test_a_killed_rank_fails_the_run_and_the_next_generation_resumes(fleet: Fleet, lost: str) -> None:
+def test_next_generation_resumes_after_killed_rank(fleet: Fleet, lost: str) -> None:
     fleet.assign(BOTH, LONG)
     fleet.until(fleet.has_saved(16))
     os.kill(fleet.pids(lost)[0], signal.SIGKILL)
@@ -119,7 +119,7 @@ def test_a_killed_rank_fails_the_run_and_the_next_generation_resumes(fleet: Flee
     assert [each.samples_done for each in fleet.reports(RunStarted) if each.run_id == "2/j"] == [done]
 
 
-def test_all_ranks_stop_at_one_step_with_a_checkpoint(fleet: Fleet) -> None:
+def test_ranks_stop_at_same_step_with_checkpoint(fleet: Fleet) -> None:
     fleet.assign(BOTH, LONG)
     fleet.until(fleet.has_started(1, "n1", "n2"))
     fleet.release("preempted", names=["n2"])
@@ -129,7 +129,7 @@ def test_all_ranks_stop_at_one_step_with_a_checkpoint(fleet: Fleet) -> None:
     assert f"1-{ends.pop()}" in fleet.checkpoints("j")
 
 
-def test_a_rank_that_joins_gets_the_state_of_those_that_train(fleet: Fleet) -> None:
+def test_joining_rank_gets_training_state(fleet: Fleet) -> None:
     fleet.begin("n1", ScalingRunner, 2)
     fleet.begin("n2", ScalingRunner, 2)
     fleet.assign([("n1", 1)], LONG)

@@ -51,7 +51,7 @@ def test_only_the_owner_reads_where_a_generation_meets(folder: JobFolder) -> Non
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_what_a_stranger_writes_keeps_nobody_from_meeting(leader: Meeting, folder: JobFolder) -> None:
+def test_data_of_stranger_block_no_meeting(leader: Meeting, folder: JobFolder) -> None:
     address = folder.read_address(GENERATION)
     assert address is not None
     follower = Meeting.attend(folder, membership(1), HOST)
@@ -72,7 +72,7 @@ def test_what_a_stranger_writes_keeps_nobody_from_meeting(leader: Meeting, folde
     assert follower.all_entered
 
 
-def test_a_connection_that_says_nothing_keeps_nobody_from_meeting(leader: Meeting, folder: JobFolder) -> None:
+def test_silent_connection_blocks_no_meeting(leader: Meeting, folder: JobFolder) -> None:
     address = folder.read_address(GENERATION)
     assert address is not None
     silent = [socket.create_connection((HOST, address.port)) for _ in range(20)]

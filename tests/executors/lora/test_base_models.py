@@ -53,7 +53,7 @@ def test_a_sample_of_the_page_holds(page: str, task: str, model_type: str) -> No
     assert verdicts(page)[task, model_type] == (row.verdict, row.reason)
 
 
-def test_small_models_have_each_kind_of_layer_and_reach_their_windows() -> None:
+def test_small_models_have_all_layers_and_windows() -> None:
     lfm2 = small_model("lfm2", transformers.Lfm2ForCausalLM, seed=1)
     assert set(lfm2.config.layer_types) == {"conv", "full_attention"}
     gemma2 = small_model("gemma2", transformers.Gemma2ForCausalLM, seed=1)
@@ -62,7 +62,7 @@ def test_small_models_have_each_kind_of_layer_and_reach_their_windows() -> None:
     assert gemma2.num_parameters() < 1_000_000
 
 
-def test_what_cannot_be_built_says_why() -> None:
+def test_unbuildable_model_has_reason() -> None:
     with pytest.raises(CannotBuildError, match="Input language unknown"):
         small_model("xmod", transformers.XmodForCausalLM, seed=1)
 

@@ -85,7 +85,7 @@ FORMS = [text, completion, prompt, output, answer, question, labelled, request]
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_record_of_a_mebibyte_costs_what_one_at_the_bound_costs(base: SharedBase, form: Any) -> None:
+def test_long_record_costs_no_more_than_bound(base: SharedBase, form: Any) -> None:
     used: list[int] = []
     sequences: list[list[int]] = []
     for size in (BOUND, MEBIBYTE):
@@ -105,7 +105,7 @@ def chat(first: int, turns: int) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("first", [1, MOST_TURNS - 2 * LENGTH])
-def test_a_chat_of_many_turns_costs_what_its_sequence_can_use(base: SharedBase, first: int) -> None:
+def test_long_chat_costs_only_usable_part(base: SharedBase, first: int) -> None:
     tokenizer = Counting(base.tokenizer)
     record = read_messages(chat(first, MOST_TURNS))
     assert len(record.tokenize(tokenizer, LENGTH).token_ids) == LENGTH
@@ -115,7 +115,7 @@ def test_a_chat_of_many_turns_costs_what_its_sequence_can_use(base: SharedBase, 
 
 
 @pytest.mark.parametrize("first", [1, MOST_TURNS // 2])
-def test_the_longest_chat_renders_few_turns_however_long_its_sequence(base: SharedBase, first: int) -> None:
+def test_longest_chat_renders_few_turns(base: SharedBase, first: int) -> None:
     tokenizer = Counting(base.tokenizer)
     read_messages(chat(first, MOST_TURNS)).tokenize(tokenizer, MEBIBYTE)
     assert tokenizer.messages <= MOST_TURNS**2
@@ -129,7 +129,7 @@ def test_a_chat_of_more_turns_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("side", "kept"), [("right", "first"), ("left", "last")])
-def test_a_labelled_text_is_cut_where_its_tokenizer_cuts(base: SharedBase, side: str, kept: str) -> None:
+def test_labelled_text_is_cut_like_its_tokenizer(base: SharedBase, side: str, kept: str) -> None:
     tokenizer = Counting(base.tokenizer, truncation_side=side)
     sequence = labelled("first " * BOUND + "last " * BOUND).tokenize(tokenizer, LENGTH)
     assert kept in tokenizer.decode(sequence.token_ids)
@@ -154,9 +154,7 @@ def test_a_completion_that_is_cut_is_not_closed(base: SharedBase) -> None:
     form=st.sampled_from(FORMS),
 )
 @settings(max_examples=examples(300), deadline=None)
-def test_a_text_within_the_bound_gives_the_tokens_of_the_whole(
-    base: SharedBase, content: str, length: int, form: Any
-) -> None:
+def test_text_within_bound_gives_whole_tokens(base: SharedBase, content: str, length: int, form: Any) -> None:
     tokenizer = Counting(base.tokenizer)
     record = form(content)
     with pytest.MonkeyPatch.context() as patch:

@@ -68,16 +68,14 @@ def test_a_language_model_gets_no_untrained_head(tmp_path: Path) -> None:
         load_base(tmp_path)
 
 
-def test_the_base_is_frozen_and_its_head_stays_plain(base: SharedBase) -> None:
+def test_base_is_frozen_with_plain_head(base: SharedBase) -> None:
     assert not any(parameter.requires_grad for parameter in base.model.parameters())
     assert not base.model.training
     assert "lm_head" not in base.sites
     assert len(base.sites) == 2 * 7
 
 
-def test_the_default_base_is_kept_and_made_again_to_the_byte(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_default_base_is_recreated_byte_for_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = []
     for name in ("one", "two"):
         monkeypatch.setenv("MILLRACE_CACHE_DIR", str(tmp_path / name))
@@ -101,9 +99,7 @@ def test_a_damaged_default_base_is_made_again(tmp_path: Path, monkeypatch: pytes
     assert weights.read_bytes() == whole
 
 
-def test_a_cache_without_room_for_the_default_base_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cache_without_room_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with small_disk(tmp_path / "cache", mib=1) as disk:
         disk.fill(leave_bytes=16_384)
         monkeypatch.setenv("MILLRACE_CACHE_DIR", str(tmp_path / "cache"))
@@ -112,7 +108,7 @@ def test_a_cache_without_room_for_the_default_base_is_one_line(
         assert not [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
 
 
-def test_a_cache_that_is_a_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_that_is_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("MILLRACE_CACHE_DIR", str(tmp_path / "file"))
     with pytest.raises(BaseNotKeptError, match=r"/file \(.*File exists.*\): set MILLRACE_CACHE_DIR to"):
@@ -128,9 +124,7 @@ def test_the_default_base_leaves_global_random_state_alone(
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_callers_that_race_for_the_default_base_agree_on_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_callers_share_one_default_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The lock belongs to an open file, so it keeps threads apart just as it does processes.
     monkeypatch.setenv("MILLRACE_CACHE_DIR", str(tmp_path))
     with ThreadPoolExecutor(3) as racers:

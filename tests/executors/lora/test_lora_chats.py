@@ -114,7 +114,7 @@ def tokenizer(base: SharedBase) -> PreTrainedTokenizerBase:
     ],
     ids=["chatml", "trimmed", "thinking", "system", "answer-first", "defaulted", "reasoning", "reasoned"],
 )
-def test_the_loss_is_on_what_the_assistant_has_to_write(
+def test_loss_is_on_assistant_text_only(
     tokenizer: PreTrainedTokenizerBase, template: str, turns: list, whole: str, answers: str
 ) -> None:
     tokenizer.chat_template = template
@@ -125,7 +125,7 @@ def test_the_loss_is_on_what_the_assistant_has_to_write(
     assert sequence.loss_tokens == len(sequence.labels)
 
 
-def test_a_single_answer_that_the_template_cuts_is_refused_without_an_impossible_remedy(
+def test_cut_single_answer_is_refused_with_remedy(
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
     tokenizer.chat_template = REASONING
@@ -141,7 +141,7 @@ def test_a_system_turn_may_be_empty(tokenizer: PreTrainedTokenizerBase, role: st
     assert tokenizer.decode(sequence.token_ids).startswith(f"<|{role}|>\n<|end|>\n<|user|>\nhi there")
 
 
-def test_an_answer_without_an_end_in_the_template_is_closed(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_open_ended_answer_is_closed(tokenizer: PreTrainedTokenizerBase) -> None:
     tokenizer.chat_template = BARE
     sequence = read_messages(messages(*TURNS[:2])).tokenize(tokenizer, 500)
     assert sequence.token_ids[-1] == tokenizer.eos_token_id
@@ -156,7 +156,7 @@ def test_an_answer_without_an_end_in_the_template_is_closed(tokenizer: PreTraine
     length=st.integers(2, 60),
 )
 @settings(max_examples=examples(500), deadline=None)
-def test_any_chat_fits_and_bears_loss_or_is_refused(
+def test_chat_fits_and_bears_loss_or_is_refused(
     base: SharedBase, turns: list[tuple[str, str]], template: str, length: int
 ) -> None:
     tokenizer = copy.deepcopy(base.tokenizer)
@@ -196,7 +196,7 @@ def test_what_is_no_conversation_is_refused_by_field(value: object, problem: str
         TextRecords(reads_chats=True).parse({"messages": value})
 
 
-def test_a_conversation_that_the_template_refuses_is_named_by_its_line(
+def test_refused_conversation_names_its_line(
     base: SharedBase, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:
     tokenizer.chat_template = STRICT
@@ -280,9 +280,7 @@ def test_an_instruction_is_in_the_prompt_of_alpaca() -> None:
         (ChatColumns(messages="chat"), {"chat": messages(*TURNS)}, read_messages(messages(*TURNS))),
     ],
 )
-def test_columns_are_read_by_the_names_that_a_job_gives(
-    columns: Columns, line: dict[str, object], expected: object
-) -> None:
+def test_columns_use_names_of_job(columns: Columns, line: dict[str, object], expected: object) -> None:
     assert with_columns(TextRecords(reads_chats=True), columns).parse(line) == expected
 
 
@@ -294,7 +292,7 @@ def test_columns_of_a_classifier() -> None:
         form.parse({"review": "fine", "stars": 7})
 
 
-def test_faults_of_columns_name_the_fields_of_the_file() -> None:
+def test_column_faults_name_fields_of_file() -> None:
     texts = with_columns(TextRecords(), TextColumns(text="id"))
     with pytest.raises(ValueError, match=r"^id: is a number, expected a string"):
         texts.parse({"id": 7})

@@ -42,7 +42,7 @@ def test_a_resumed_task_goes_on_to_the_bit(
 
 @pytest.mark.parametrize("all_linear", [False, True], ids=["named", "all-linear"])
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_peft_loads_the_adapter_and_gives_the_same_logits(
+def test_peft_gives_same_logits_with_adapter(
     family: str,
     all_linear: bool,
     datasets: DatasetRoot,
@@ -95,7 +95,7 @@ def test_all_linear_layers_are_those_of_peft(
     assert set(layout.sites) == names
 
 
-def test_an_adapter_names_its_base_by_an_address_that_its_user_has(
+def test_adapter_names_base_by_users_address(
     llama_directory: Path, make_task: MakeTask, datasets: DatasetRoot
 ) -> None:
     for address, named in (("acme/tiny-llama", "acme/tiny-llama"), (None, llama_directory.name)):

@@ -80,7 +80,7 @@ def reference_gradients(model: PeftModel) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_loss_and_gradients_are_those_of_transformers_and_peft(
+def test_loss_and_gradients_match_transformers_and_peft(
     family: str,
     directories: dict[str, Path],
     labelled: DatasetRoot,
@@ -109,7 +109,7 @@ def test_loss_and_gradients_are_those_of_transformers_and_peft(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_peft_loads_the_adapter_with_its_head_and_gives_the_same_logits(
+def test_peft_loads_adapter_with_head(
     family: str,
     directories: dict[str, Path],
     labelled: DatasetRoot,
@@ -201,9 +201,7 @@ def test_the_head_is_no_place_for_an_adapter(
         base.layout(make_classifier("job", family, target_modules=(base.objective.head_name,)))
 
 
-def test_a_long_text_is_cut_between_its_special_tokens(
-    directories: dict[str, Path], labelled: DatasetRoot
-) -> None:
+def test_long_text_is_cut_between_special_tokens(directories: dict[str, Path], labelled: DatasetRoot) -> None:
     base = load_base(directories["bert"])
     tokenizer = base.tokenizer
     record = base.objective.records.parse({"text": "sky " * 30, "label": 2})
@@ -213,7 +211,7 @@ def test_a_long_text_is_cut_between_its_special_tokens(
     assert (sequence.loss_rows, sequence.labels, sequence.loss_tokens) == (range(1), (2,), 1)
 
 
-def test_a_decoder_pools_the_last_token_that_is_no_padding(directories: dict[str, Path]) -> None:
+def test_decoder_pools_last_token_before_padding(directories: dict[str, Path]) -> None:
     base = load_base(directories["llama"])
     record = base.objective.records.parse({"text": "sky sea <pad>", "label": "blue"})
     sequence = record.tokenize(base.tokenizer, 24)
@@ -254,7 +252,7 @@ def test_a_decoder_pools_the_last_token_that_is_no_padding(directories: dict[str
         (["sky", 1], 'is an array, expected a JSON object such as {"text": ..., "label": ...}'),
     ],
 )
-def test_a_record_that_a_classifier_cannot_learn_is_refused_by_line_and_field(
+def test_unlearnable_record_names_line_and_field(
     record: object, error: str, directories: dict[str, Path], make_classifier: MakeTask, tmp_path: Path
 ) -> None:
     write_labelled(tmp_path / "bad.jsonl", records=2)
@@ -273,7 +271,7 @@ def test_a_language_model_takes_no_labels(
         FusedEngine(base, labelled).attach(make_task("job", dataset="colours.jsonl"))
 
 
-def test_a_classifier_without_a_head_gets_the_same_each_time(tmp_path: Path) -> None:
+def test_missing_head_is_made_alike_each_time(tmp_path: Path) -> None:
     directory = write_classifier(tmp_path / "model", "roberta")
     weights = load_file(directory / "model.safetensors")
     body = {name: tensor for name, tensor in weights.items() if not name.startswith("classifier.")}
@@ -288,7 +286,7 @@ def test_a_classifier_without_a_head_gets_the_same_each_time(tmp_path: Path) -> 
     assert float(one["classifier.dense.bias"].abs().max()) == 0.0
 
 
-def test_a_classifier_that_lacks_part_of_its_body_is_refused(tmp_path: Path) -> None:
+def test_classifier_without_body_part_is_refused(tmp_path: Path) -> None:
     directory = write_classifier(tmp_path / "model", "bert")
     weights = load_file(directory / "model.safetensors")
     kept = {name: tensor for name, tensor in weights.items() if "pooler" not in name}
@@ -312,9 +310,7 @@ def test_a_classifier_that_lacks_part_of_its_body_is_refused(tmp_path: Path) -> 
         ({"id2label": {str(number): str(number) for number in range(5)}}, "other shapes than config"),
     ],
 )
-def test_what_is_no_classifier_by_one_label_is_refused(
-    fields: dict[str, object], error: str, tmp_path: Path
-) -> None:
+def test_model_with_other_labels_is_refused(fields: dict[str, object], error: str, tmp_path: Path) -> None:
     directory = write_classifier(tmp_path / "model", "llama")
     config = json.loads((directory / "config.json").read_text()) | fields
     config.pop("label2id")

@@ -49,7 +49,7 @@ def test_losses_fall_on_the_gpu(cuda_base: SharedBase, datasets: DatasetRoot, ma
     assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
 
 
-def test_a_task_parked_on_the_gpu_goes_on_there_and_on_a_cpu(
+def test_task_parked_on_gpu_resumes_on_both(
     cuda_base: SharedBase, base: SharedBase, datasets: DatasetRoot, make_task: MakeTask
 ) -> None:
     task = make_task("job")
@@ -70,7 +70,7 @@ def test_a_task_parked_on_the_gpu_goes_on_there_and_on_a_cpu(
     assert on_cpu.step()["job"] == pytest.approx(on_gpu, rel=5e-2)
 
 
-def test_equal_steps_take_equal_memory_from_the_first_on_and_no_less_than_the_least(
+def test_equal_steps_take_equal_memory_on_cuda(
     cuda_base: SharedBase, datasets: DatasetRoot, make_task: MakeTask
 ) -> None:
     shape = {"batch_size": 8, "sequence_length": 64, "target_modules": LLAMA_TARGET_MODULES}

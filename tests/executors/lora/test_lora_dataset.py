@@ -65,7 +65,7 @@ def root(tmp_path: Path) -> Path:
         "x" * 5000,
     ],
 )
-def test_no_name_leads_out_of_the_root_or_to_what_is_no_file(root: Path, name: str) -> None:
+def test_name_outside_root_or_without_file_is_refused(root: Path, name: str) -> None:
     (root / "sub").mkdir()
     (root / "link.jsonl").symlink_to(root.parent / "secret.jsonl")
     (root / "linked-folder").symlink_to(root.parent)
@@ -75,7 +75,7 @@ def test_no_name_leads_out_of_the_root_or_to_what_is_no_file(root: Path, name: s
         DatasetRoot(root).open(name)
 
 
-def test_a_sibling_whose_name_begins_like_the_root_is_outside(root: Path) -> None:
+def test_sibling_of_root_is_outside(root: Path) -> None:
     (root.parent / "root-2").mkdir()
     (root.parent / "root-2" / "data.jsonl").write_text('{"text": "outside"}\n')
     (root / "link").symlink_to(root.parent / "root-2")
@@ -83,7 +83,7 @@ def test_a_sibling_whose_name_begins_like_the_root_is_outside(root: Path) -> Non
         DatasetRoot(root).open("link/data.jsonl")
 
 
-def test_a_link_inside_the_root_and_a_root_behind_a_link_are_fine(root: Path) -> None:
+def test_links_inside_root_are_valid(root: Path) -> None:
     (root / "alias.jsonl").symlink_to(root / "good.jsonl")
     (root.parent / "root-link").symlink_to(root)
     with DatasetRoot(root.parent / "root-link").open("alias.jsonl") as dataset:
@@ -161,9 +161,7 @@ TEXT_LINE = '{"text": "def f0(x):"}\n'
         (gzip.compress(TEXT_LINE.encode(), mtime=0), "is compressed: unpack it"),
     ],
 )
-def test_a_file_of_another_format_is_refused_with_what_to_do(
-    root: Path, content: bytes, problem: str
-) -> None:
+def test_file_of_other_format_names_remedy(root: Path, content: bytes, problem: str) -> None:
     (root / "other.jsonl").write_bytes(content)
     with pytest.raises(DatasetError, match=f"^other\\.jsonl: {problem}$"):
         DatasetRoot(root).open("other.jsonl")
@@ -213,7 +211,7 @@ PIECES = [
     ),
 )
 @settings(max_examples=examples(2_000), deadline=None)
-def test_a_file_is_taken_or_refused_as_a_dataset_whatever_is_in_it(
+def test_any_file_is_dataset_or_refused(
     tmp_path_factory: pytest.TempPathFactory,
     base: SharedBase,
     lines: list[bytes],
@@ -245,7 +243,7 @@ def test_an_object_over_several_lines_is_refused(root: Path) -> None:
         DatasetRoot(root).open("pretty.jsonl")
 
 
-def test_a_record_that_cannot_be_tokenized_is_named_by_its_line(root: Path, base: SharedBase) -> None:
+def test_untokenizable_record_names_its_line(root: Path, base: SharedBase) -> None:
     (root / "one.jsonl").write_text(
         '{"text": "fine"}\n\n{"prompt": "", "completion": "fine"}\n{"text": "x"}\n'
     )
@@ -278,9 +276,7 @@ class Panicking:
         (TypeError("TextEncodeInput must be"), "TypeError: TextEncodeInput must be"),
     ],
 )
-def test_an_error_of_the_tokenizer_is_one_of_the_record(
-    root: Path, error: BaseException | None, problem: str
-) -> None:
+def test_tokenizer_error_belongs_to_record(root: Path, error: BaseException | None, problem: str) -> None:
     with (
         DatasetRoot(root).open("good.jsonl") as dataset,
         pytest.raises(DatasetError, match=rf"^good\.jsonl, line 1: cannot be tokenized: {problem}"),
@@ -289,7 +285,7 @@ def test_an_error_of_the_tokenizer_is_one_of_the_record(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), OSError("disk")])
-def test_what_is_no_fault_of_a_record_is_raised_as_it_is(root: Path, error: BaseException) -> None:
+def test_other_error_is_raised_unchanged(root: Path, error: BaseException) -> None:
     with DatasetRoot(root).open("good.jsonl") as dataset, pytest.raises(type(error)):
         dataset.tokenized(0, Panicking(error), 16)
 
@@ -300,7 +296,7 @@ def test_an_empty_dataset_is_refused(root: Path) -> None:
         DatasetRoot(root).open("empty.jsonl")
 
 
-def test_records_are_read_in_any_order_and_survive_replacing_the_file(root: Path) -> None:
+def test_records_are_read_after_file_is_replaced(root: Path) -> None:
     path = root / "data.jsonl"
     path.write_text('{"text": "é"}\n\n{"prompt": "", "completion": "b"}\r\n{"text": "c"}')
     dataset = DatasetRoot(root).open("data.jsonl")
@@ -316,9 +312,7 @@ def test_records_are_read_in_any_order_and_survive_replacing_the_file(root: Path
     seed=st.integers(0, 100),
     counts=st.lists(st.integers(1, 50), min_size=1, max_size=8),
 )
-def test_taking_in_parts_is_taking_at_once_and_each_epoch_has_every_record(
-    record_count: int, seed: int, counts: list[int]
-) -> None:
+def test_parts_equal_whole_and_epochs_are_complete(record_count: int, seed: int, counts: list[int]) -> None:
     at_once, end = take(record_count, seed, Cursor(), sum(counts))
     in_parts, cursor = [], Cursor()
     for count in counts:
@@ -351,7 +345,7 @@ def test_any_record_fits_and_bears_loss(base: SharedBase, prompt: str, completio
     assert sequence.loss_tokens >= 1
 
 
-def test_a_line_of_many_names_is_looked_through_once() -> None:
+def test_line_of_many_names_is_scanned_once() -> None:
     names = [f"n{number}" for number in range(100_000)]
     # Looked through once for each name, it would take longer than the test may.
     line = json.dumps(dict.fromkeys(names, 1))[:-1] + f', "{names[-1]}": 1}}'
@@ -359,7 +353,7 @@ def test_a_line_of_many_names_is_looked_through_once() -> None:
         read_json(line.encode())
 
 
-def test_a_file_that_was_read_is_not_read_again_until_it_changes(tmp_path: Path) -> None:
+def test_unchanged_file_is_read_once(tmp_path: Path) -> None:
     path = tmp_path / "d.jsonl"
     path.write_text('{"text": "a"}\n{"text": "b"}\n')
     indices, read = RecentIndices(), list[int]()
@@ -380,7 +374,7 @@ def test_a_file_that_was_read_is_not_read_again_until_it_changes(tmp_path: Path)
     assert [opened(), opened()] == [[3, 3], [3, 0]]
 
 
-def test_indices_of_so_many_records_are_kept_and_those_asked_for_last() -> None:
+def test_indices_are_kept_by_latest_use() -> None:
     indices = RecentIndices(most_records=5)
     files = [FileIdentity(0, number, 0, 0) for number in range(3)]
     form, index = TextRecords(), DatasetIndex(array("Q", (0, 1)), "digest")
@@ -391,7 +385,7 @@ def test_indices_of_so_many_records_are_kept_and_those_asked_for_last() -> None:
     assert [indices.find(file, form) is None for file in files] == [False, True, False]
 
 
-def test_a_task_that_comes_again_does_not_have_its_file_read_again(
+def test_returning_task_does_not_reread_its_file(
     base: SharedBase, make_task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "d.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')

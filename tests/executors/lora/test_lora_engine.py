@@ -49,7 +49,7 @@ def test_the_base_keeps_every_byte(base: SharedBase, engine: FusedEngine, make_t
 
 
 @pytest.mark.parametrize("dataset", ["long.jsonl", "ragged.jsonl"])
-def test_suspended_tasks_resume_in_another_order_with_the_same_losses(
+def test_suspended_tasks_resume_in_other_order(
     base: SharedBase, datasets: DatasetRoot, make_task: MakeTask, dataset: str
 ) -> None:
     tasks = [make_task(f"job-{k}", seed=k, rank=3 + k, dropout=0.2, dataset=dataset) for k in range(3)]
@@ -75,7 +75,7 @@ def test_suspended_tasks_resume_in_another_order_with_the_same_losses(
         assert got == pytest.approx(wanted, rel=1e-4)
 
 
-def test_resuming_in_the_same_company_is_exact_to_the_bit(
+def test_resume_in_same_batch_is_bit_exact(
     base: SharedBase, datasets: DatasetRoot, make_task: MakeTask
 ) -> None:
     tasks = [make_task("a", dropout=0.3), make_task("b", seed=1, dataset="ragged.jsonl")]
@@ -94,7 +94,7 @@ def test_resuming_in_the_same_company_is_exact_to_the_bit(
         assert torch.equal(resumed.state(task.job_id).parameters, engine.state(task.job_id).parameters)
 
 
-def test_dropout_depends_on_the_task_alone_and_changes_from_step_to_step(
+def test_dropout_depends_on_task_and_step(
     base: SharedBase, datasets: DatasetRoot, make_task: MakeTask
 ) -> None:
     def losses(dropout: float, company: bool) -> list[float]:
@@ -119,9 +119,7 @@ def test_the_last_micro_batch_stops_at_the_total(engine: FusedEngine, make_task:
         engine.step()
 
 
-def test_tasks_that_do_not_fit_are_refused_and_leave_nothing_behind(
-    engine: FusedEngine, make_task: MakeTask
-) -> None:
+def test_oversized_tasks_are_refused_without_trace(engine: FusedEngine, make_task: MakeTask) -> None:
     with pytest.raises(ValueError, match=r"no layer is called 'qkv'; the base model has down_proj"):
         engine.attach(make_task("job", target_modules=("qkv",)))
     with pytest.raises(ValueError, match="200 tokens, but the base model takes 128"):
@@ -173,7 +171,7 @@ def test_bfloat16_autocast_trains_float32_adapters_close_to_float32(
         assert got == pytest.approx(wanted, rel=0.03)
 
 
-def test_large_tensors_reuse_memory_instead_of_faulting_it_in_again() -> None:
+def test_large_tensors_reuse_memory() -> None:
     def faults_of_five_tensors() -> int:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         for _ in range(5):

@@ -64,7 +64,7 @@ def test_equal_batches_give_each_adapter_its_own_gradient(
     assert_same(steps_alone_and_fused(base, datasets, tasks))
 
 
-def test_mixed_targets_and_ranks_give_each_adapter_its_own_gradient(
+def test_mixed_targets_keep_gradients_separate(
     base: SharedBase, datasets: DatasetRoot, make_task: MakeTask
 ) -> None:
     tasks = [
@@ -92,7 +92,7 @@ def test_mixed_targets_and_ranks_give_each_adapter_its_own_gradient(
         max_size=4,
     )
 )
-def test_any_mix_of_rank_batch_length_and_dropout_gives_each_adapter_its_own_gradient(
+def test_any_mix_keeps_gradients_separate(
     base: SharedBase, datasets: DatasetRoot, make_task: MakeTask, shapes: list[tuple]
 ) -> None:
     tasks = [
@@ -173,7 +173,7 @@ def test_clipping_is_for_each_adapter_alone(engine: FusedEngine, make_task: Make
     assert norms["free"] > 0.01
 
 
-def test_a_task_with_a_gradient_that_is_not_finite_harms_no_other(
+def test_infinite_gradient_harms_no_other_task(
     base: SharedBase, datasets: DatasetRoot, make_task: MakeTask
 ) -> None:
     alone = FusedEngine(base, datasets)

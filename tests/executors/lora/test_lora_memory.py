@@ -24,7 +24,7 @@ def taken_gib(base: SharedBase, datasets: DatasetRoot, task: LoraTask) -> float:
 
 @pytest.mark.parametrize("modules", [LLAMA_TARGET_MODULES, ("q_proj", "v_proj"), ("down_proj",)], ids=len)
 @pytest.mark.parametrize(("batch_size", "sequence_length"), [(2, 16), (8, 64)])
-def test_it_is_a_lower_bound_within_a_factor_of_three(
+def test_estimate_is_lower_bound_within_factor_three(
     base: SharedBase,
     datasets: DatasetRoot,
     make_task: Callable[..., LoraTask],
@@ -47,7 +47,7 @@ def test_it_is_a_lower_bound_within_a_factor_of_three(
     assert taken / 3 < least_gib <= taken
 
 
-def test_it_counts_the_task_that_steps_and_no_other(
+def test_only_stepping_task_is_counted(
     base: SharedBase, datasets: DatasetRoot, make_task: Callable[..., LoraTask]
 ) -> None:
     alone = taken_gib(base, datasets, make_task("j"))
@@ -59,7 +59,7 @@ def test_it_counts_the_task_that_steps_and_no_other(
     assert taken.gib == alone
 
 
-def test_a_step_that_is_no_larger_takes_no_more(
+def test_equal_step_takes_no_more_memory(
     base: SharedBase, datasets: DatasetRoot, make_task: Callable[..., LoraTask]
 ) -> None:
     engine = FusedEngine(base, datasets)

@@ -105,7 +105,7 @@ def test_a_right_base_is_proven_to_the_bit(base: SharedBase) -> None:
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_base_that_is_wrong_when_packed_is_refused_by_name_with_the_reason(
+def test_base_wrong_when_packed_is_refused_by_name(
     llama_directory: Path, change: Change, reason: str, detail: str, dtype: torch.dtype
 ) -> None:
     base = load_base(llama_directory)
@@ -124,7 +124,7 @@ def test_a_base_without_layers_to_adapt_is_refused(base: SharedBase) -> None:
     assert refused.value.reason == "no_layers"
 
 
-def test_a_base_in_bfloat16_is_proven_in_float32_and_as_it_is_and_stays_what_it_was(
+def test_bfloat16_base_is_proven_and_unchanged(
     llama_directory: Path,
 ) -> None:
     base = load_base(llama_directory)
@@ -151,14 +151,14 @@ def test_a_probe_leaves_no_trace(base: SharedBase) -> None:
 
 
 @pytest.mark.parametrize("argument", ["position_bias", "indices", "something_new"])
-def test_an_argument_that_packed_attention_does_not_know_is_not_dropped(argument: str) -> None:
+def test_unknown_attention_argument_is_kept(argument: str) -> None:
     states = [torch.randn(1, 2, 5, 4) for _ in range(3)]
     with pytest.raises(UnknownAttentionArgumentError, match=f"passes '{argument}' to attention"):
         packed_attention(nn.Identity(), *states, None, sequence_runs=((5, 1),), **{argument: torch.ones(1)})
     packed_attention(nn.Identity(), *states, None, sequence_runs=((5, 1),), **{argument: None})
 
 
-def test_a_mask_of_the_models_own_is_not_dropped() -> None:
+def test_own_mask_of_model_is_kept() -> None:
     states = [torch.randn(1, 2, 5, 4) for _ in range(3)]
     with pytest.raises(UnknownAttentionArgumentError, match="passes 'attention_mask'"):
         packed_attention(nn.Identity(), *states, torch.zeros(1, 1, 5, 5), sequence_runs=((5, 1),))
@@ -167,7 +167,7 @@ def test_a_mask_of_the_models_own_is_not_dropped() -> None:
 @pytest.mark.parametrize(
     ("family", "argument"), [("gemma2", "softcap"), ("gpt_oss", "s_aux")], ids=["soft caps", "sinks"]
 )
-def test_what_an_attention_argument_does_is_seen_by_the_probe(
+def test_probe_notices_attention_arguments(
     family: str, argument: str, request: pytest.FixtureRequest
 ) -> None:
     base = load_base(request.getfixturevalue(f"{family}_directory"))
@@ -186,7 +186,7 @@ def test_what_an_attention_argument_does_is_seen_by_the_probe(
     assert refused.value.reason == "values_differ"
 
 
-def test_a_layer_that_is_linear_by_its_class_only_gets_no_adapter() -> None:
+def test_nominally_linear_layer_gets_no_adapter() -> None:
     class Router(nn.Linear):
         def forward(self, inputs: Tensor) -> Tensor:
             return super().forward(inputs).softmax(-1)
@@ -239,9 +239,7 @@ LONG_ROPE = {
         (RecurrentGemmaConfig(attention_window_size=UNLIMITED_TOKENS), 0, UNLIMITED_TOKENS),
     ],
 )
-def test_the_longest_sequence_fits_all_that_depends_on_length(
-    config: object, offset: int, longest: int
-) -> None:
+def test_longest_sequence_fits_all_length_limits(config: object, offset: int, longest: int) -> None:
     assert longest_sequence_tokens(config, offset) == longest
 
 
@@ -249,5 +247,5 @@ def test_the_longest_sequence_fits_all_that_depends_on_length(
     ("parameters", "tokens"),
     [(30_000, 8_192), (1_000_000, 500), (20_000_000, 256), (135_000_000, 148), (7 * 10**9, 2)],
 )
-def test_the_longest_sequence_is_as_long_as_is_affordable_on_a_cpu(parameters: int, tokens: int) -> None:
+def test_longest_sequence_is_affordable_on_cpu(parameters: int, tokens: int) -> None:
     assert compared_tokens("cpu", parameters) == tokens

@@ -85,7 +85,7 @@ def test_all_products_match_float64(lengths: list[int], ranks: list[int], alike:
         ([(0, 4)], [2], "cpu", False, SeparateProducts),
     ],
 )
-def test_products_are_chosen_by_the_batch_and_the_device(
+def test_products_suit_batch_and_device(
     segments: list[tuple[int, int]], ranks: list[int], device: str, grouped: bool, chosen: type
 ) -> None:
     gains = [1.0] * len(ranks)
@@ -93,7 +93,7 @@ def test_products_are_chosen_by_the_batch_and_the_device(
     assert type(products) is chosen
 
 
-def test_packed_attention_is_causal_attention_of_each_sequence_alone() -> None:
+def test_packed_attention_is_causal_per_sequence() -> None:
     generator = torch.Generator().manual_seed(0)
     lengths = [5, 5, 3, 1, 5]
     query = torch.randn(1, 4, sum(lengths), 8, generator=generator)
@@ -111,7 +111,7 @@ def test_packed_attention_is_causal_attention_of_each_sequence_alone() -> None:
         start += length
 
 
-def test_masks_keep_the_stated_share_and_come_from_the_seed_alone() -> None:
+def test_masks_keep_share_and_follow_seed() -> None:
     for dropout in (0.05, 0.5, 0.9):
         masks = [keep_mask(501, 333, dropout, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
         assert masks[0].float().mean().item() == pytest.approx(1 - dropout, abs=0.005)

@@ -97,7 +97,7 @@ OTHER_FILES = (
 
 
 @pytest.mark.parametrize("name", OTHER_FILES, ids=lambda name: json.dumps(name)[:24])
-def test_an_index_that_names_other_files_than_those_beside_it(sharded: Path, name: object) -> None:
+def test_index_naming_other_files_is_refused(sharded: Path, name: object) -> None:
     index = sharded / "model.safetensors.index.json"
     fields = json.loads(index.read_text())
     fields["weight_map"]["lm_head.weight"] = name
@@ -127,7 +127,7 @@ def test_matrices_of_integers_without_a_quantisation_config(directory: Path, dty
         load_base(directory)
 
 
-def test_integers_for_a_bias_beside_a_table_of_that_name(gpt2_directory: Path, tmp_path: Path) -> None:
+def test_integer_bias_is_refused(gpt2_directory: Path, tmp_path: Path) -> None:
     """GPT-2's attention has a mask that is called `bias`, which older versions saved."""
     folder = Path(shutil.copytree(gpt2_directory, tmp_path / "gpt2"))
     tensors = load_file(folder / "model.safetensors")
@@ -192,7 +192,7 @@ def test_a_valid_chat_template_may_refuse_chats(directory: Path, template: str) 
     assert load_base(directory).layers == 2
 
 
-def test_a_tokenizer_of_more_tokens_than_the_model_has_embeddings(directory: Path) -> None:
+def test_tokenizer_larger_than_embeddings_is_refused(directory: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(directory)
     tokenizer.add_tokens(["<|im_start|>", "<|im_end|>"])
     tokenizer.save_pretrained(directory)
@@ -269,7 +269,7 @@ def test_surplus_weights_that_transformers_ignores(directory: Path) -> None:
     assert load_base(directory).layers == 2
 
 
-def test_the_head_of_a_language_model_whose_body_gets_a_classifiers_head(directory: Path) -> None:
+def test_language_head_is_replaced_by_classifier_head(directory: Path) -> None:
     tensors = load_file(directory / "model.safetensors")
     tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
     save_file(tensors, directory / "model.safetensors", {"format": "pt"})

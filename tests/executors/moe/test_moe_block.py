@@ -81,7 +81,7 @@ def outputs_and_gradients(
 
 @pytest.mark.parametrize("weights", ["normalized", "probability"])
 @pytest.mark.parametrize(("gated", "bias"), [(False, True), (False, False), (True, False), (True, True)])
-def test_outputs_and_gradients_are_those_of_computing_every_expert(
+def test_block_matches_computing_every_expert(
     make_block: MakeBlock, weights: ExpertWeights, gated: bool, bias: bool
 ) -> None:
     block = make_block(Gating("adaptive", 0.2, weights), gated=gated, bias=bias)
@@ -109,7 +109,7 @@ def test_gradients_are_the_derivatives(make_block: MakeBlock) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("threshold", "mode"), [(0.0, "top1"), (1.0, "top2")])
 @pytest.mark.parametrize("routers", ["drawn", "of zeros"])
-def test_the_ends_of_the_threshold_are_the_fixed_modes_bit_for_bit(
+def test_threshold_extremes_equal_fixed_modes(
     make_block: MakeBlock, dtype: torch.dtype, threshold: float, mode: str, routers: str
 ) -> None:
     results = []
@@ -210,7 +210,7 @@ def test_a_mask_of_another_batch_is_refused(make_block: MakeBlock) -> None:
         block(hidden_states(2, 4))
 
 
-def test_under_autocast_the_experts_compute_in_its_type_and_the_router_does_not(
+def test_autocast_applies_to_experts_not_router(
     make_block: MakeBlock,
 ) -> None:
     block = make_block(Gating("adaptive", 0.2), dtype=torch.float32)

@@ -125,9 +125,7 @@ def logits(model: PreTrainedModel, padded: bool = False) -> Tensor:
 @DENSE
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("mode", ["top1", "top2", "adaptive"])
-def test_experts_without_noise_compute_what_the_dense_model_did(
-    make: MakeModel, mode: str, padded: bool
-) -> None:
+def test_converted_experts_match_dense_model(make: MakeModel, mode: str, padded: bool) -> None:
     model = make().eval()
     dense = logits(model, padded)
     convert(model, LayerConversion(experts=4, noise=0.0), Gating(mode))
@@ -146,7 +144,7 @@ def test_padding_is_not_routed(make: MakeModel) -> None:
         assert routed.tokens_of_sequences.tolist() == [9, 5, 1]
 
 
-def test_generation_with_a_cache_routes_the_new_tokens_alone() -> None:
+def test_cached_generation_routes_only_new_tokens() -> None:
     model = gpt2().eval()
     convert(model, LayerConversion(experts=4, noise=0.0), Gating("top2"))
     mask = torch.ones(3, 9, dtype=torch.long)
@@ -180,7 +178,7 @@ def test_experts_are_drawn_from_the_seed(initialization: str) -> None:
     assert not torch.equal(weights(1)[0], weights(1)[1])
 
 
-def test_dense_experts_stay_near_the_network_that_they_replace_and_random_ones_do_not() -> None:
+def test_split_experts_stay_near_replaced_network() -> None:
     model = gpt2()
     dense = model.get_parameter("transformer.h.2.mlp.c_fc.weight").detach().t().clone()
     convert(model, LayerConversion(experts=4, noise=0.01), Gating("top1"))
@@ -195,7 +193,7 @@ def test_dense_experts_stay_near_the_network_that_they_replace_and_random_ones_d
 
 @SPARSE
 @pytest.mark.parametrize("padded", [False, True])
-def test_adopted_layers_compute_what_the_model_s_own_did(make: MakeModel, padded: bool) -> None:
+def test_adopted_layers_match_their_outputs(make: MakeModel, padded: bool) -> None:
     model = make().eval()
     own = logits(model, padded)
     adopt(model, Gating("top2" if make is mixtral else "top1"))
@@ -204,7 +202,7 @@ def test_adopted_layers_compute_what_the_model_s_own_did(make: MakeModel, padded
     assert len(take_passes(model)) == 2
 
 
-def test_adopted_layers_have_the_gradients_of_the_model_s_own() -> None:
+def test_adopted_layers_match_their_gradients() -> None:
     def gradients(adopted: bool) -> dict[str, Tensor]:
         torch.manual_seed(11)
         model = mixtral()
@@ -247,7 +245,7 @@ def test_a_model_comes_back_from_files(make: MakeModel, dtype: torch.dtype, tmp_
 
 
 @SPARSE
-def test_hugging_face_loads_a_saved_model_of_its_own_kind(make: MakeModel, tmp_path: Path) -> None:
+def test_hugging_face_loads_saved_model(make: MakeModel, tmp_path: Path) -> None:
     model = make().eval()
     adopt(model, Gating("top2" if make is mixtral else "top1"))
     save(model, MoeDescription(gating=Gating("top2")), tmp_path)
@@ -295,7 +293,7 @@ def test_a_damaged_description_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", [llama, mixtral])
 @pytest.mark.parametrize(("harm", "error"), FAULTS.values(), ids=FAULTS.keys())
-def test_a_model_with_experts_whose_weights_are_unfit_is_refused(
+def test_experts_with_unfit_weights_are_refused(
     make: MakeModel, harm: Harm, error: str, tmp_path: Path
 ) -> None:
     directory = saved(make, tmp_path / "model")
@@ -335,7 +333,7 @@ EXPERT_FAULTS: dict[str, tuple[Harm, str]] = {
 
 @pytest.mark.parametrize("make", [llama, mixtral])
 @pytest.mark.parametrize(("harm", "error"), EXPERT_FAULTS.values(), ids=EXPERT_FAULTS.keys())
-def test_a_model_with_experts_whose_files_do_not_fit_is_refused(
+def test_experts_with_unfit_files_are_refused(
     make: MakeModel, harm: Harm, error: str, tmp_path: Path
 ) -> None:
     directory = saved(make, tmp_path / "model")
@@ -380,7 +378,7 @@ def test_gating_can_be_changed_for_inference() -> None:
     assert all(not routed.routing.is_double.any() for routed in take_passes(model).values())
 
 
-def test_models_that_cannot_be_converted_or_adopted_are_refused() -> None:
+def test_unconvertible_model_is_refused() -> None:
     config = OPTConfig(vocab_size=64, hidden_size=16, ffn_dim=24, num_hidden_layers=1, num_attention_heads=2)
     opt = OPTForCausalLM(config)
     with pytest.raises(

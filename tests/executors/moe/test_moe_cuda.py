@@ -71,7 +71,7 @@ def test_grouped_products_are_those_of_a_loop(counts: list[int], bias: bool) -> 
 
 @pytest.mark.parametrize("gated", [True, False])
 @pytest.mark.parametrize("tokens", [1, 5, 300])
-def test_the_layer_computes_what_it_does_on_a_cpu(gated: bool, tokens: int) -> None:
+def test_cuda_layer_matches_cpu(gated: bool, tokens: int) -> None:
     block = block_of(Gating("adaptive", 0.1), gated)
     states = states_of(tokens)
     expected = outputs_and_gradients(copy.deepcopy(block), states)
@@ -97,7 +97,7 @@ def test_in_bfloat16_it_computes_the_same_within_rounding() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("threshold", "mode"), [(0.0, "top1"), (1.0, "top2")])
-def test_the_ends_of_the_threshold_are_the_fixed_modes_bit_for_bit(
+def test_threshold_extremes_equal_fixed_modes_on_cuda(
     dtype: torch.dtype, threshold: float, mode: GatingMode
 ) -> None:
     states = states_of(300).to("cuda", dtype)
@@ -109,7 +109,7 @@ def test_the_ends_of_the_threshold_are_the_fixed_modes_bit_for_bit(
         assert torch.equal(one, other)
 
 
-def test_second_experts_that_are_not_needed_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unneeded_second_experts_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     rows_seen: list[int] = []
     forward = _GroupedLinear.forward
 

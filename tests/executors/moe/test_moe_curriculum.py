@@ -19,7 +19,7 @@ def test_samples_follow_by_cosine_similarity_to_the_simplest() -> None:
     assert order([[0.3, 0.0], [0.4, 0.2], [0.1, 0.1], [0.9, 0.3]]) == [2, 1, 3, 0]
 
 
-def test_the_simplest_has_the_fewest_tokens_with_two_experts_not_the_smallest_ratio() -> None:
+def test_simplest_sample_has_fewest_doubled_tokens() -> None:
     vectors = [[0.4, 0.0], [0.0, 0.2]]
     assert order(vectors, [10, 30]) == [0, 1]
     assert order(vectors, [10, 10]) == [1, 0]
@@ -30,7 +30,7 @@ def test_samples_of_one_direction_follow_by_their_ratio() -> None:
     assert order([[0.9], [0.3], [0.1], [0.6]]) == [2, 1, 3, 0]
 
 
-def test_samples_without_a_token_with_two_experts_come_first_and_give_no_direction() -> None:
+def test_samples_without_doubled_tokens_come_first() -> None:
     assert order([[0.0, 0.8], [0.0, 0.0], [0.1, 0.0], [0.2, 0.0], [0.0, 0.0]]) == [1, 4, 2, 3, 0]
     assert order([[0.0, 0.0], [0.0, 0.0]]) == [0, 1]
 
@@ -52,14 +52,14 @@ def epoch(curriculum: Curriculum, number: int, batch_size: int = 2) -> list[list
     return [batch.tolist() for batch in curriculum.batches(number, batch_size)]
 
 
-def test_batches_hold_samples_of_like_complexity_and_unknown_ones_come_last() -> None:
+def test_batches_group_like_complexity() -> None:
     batches = epoch(recorded(), 1)
     assert batches[:2] == [[4, 1], [2, 6]]
     assert batches[2][0] == 0
     assert {batches[2][1], *batches[3]} == {3, 5}
 
 
-def test_before_anything_is_known_the_order_is_drawn_from_seed_and_epoch() -> None:
+def test_initial_order_follows_seed_and_epoch() -> None:
     def first(seed: int, number: int) -> list[list[int]]:
         return epoch(Curriculum(50, 1, seed), number, 50)
 
@@ -74,7 +74,7 @@ def test_the_order_follows_what_was_recorded_last() -> None:
     assert epoch(curriculum, 2, 5)[0] == [1, 2, 6, 0, 4]
 
 
-def test_the_same_seed_and_records_give_the_same_batches() -> None:
+def test_seed_and_records_determine_batches() -> None:
     assert epoch(recorded(5), 3) == epoch(recorded(5), 3)
 
 

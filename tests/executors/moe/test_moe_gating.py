@@ -37,7 +37,7 @@ def logits(draw: st.DrawFn, fewest_experts: int = 2) -> Tensor:
 THREE_TOKENS = logits_of([0.5, 0.3, 0.2], [0.1, 0.2, 0.7], [0.2, 0.5, 0.3])
 
 
-def test_a_token_gets_two_experts_when_the_gap_is_within_the_threshold() -> None:
+def test_token_within_threshold_gets_two_experts() -> None:
     routing = route(THREE_TOKENS, Gating("adaptive", 0.3))
 
     assert pairs(routing) == [(0, 0), (0, 1), (2, 1), (1, 2), (2, 2)]
@@ -76,7 +76,7 @@ def test_of_equal_experts_the_first_are_chosen() -> None:
 
 
 @given(logits())
-def test_a_threshold_of_zero_is_top_1_even_where_experts_are_equal(logits: Tensor) -> None:
+def test_zero_threshold_is_top_1(logits: Tensor) -> None:
     assert_same(route(logits, Gating("adaptive", 0.0)), route(logits, Gating("top1")))
 
 
@@ -86,9 +86,7 @@ def test_a_threshold_of_one_is_top_2(logits: Tensor) -> None:
 
 
 @given(logits(), st.floats(0.0, 1.0))
-def test_each_token_has_its_first_expert_and_a_second_only_if_it_is_double(
-    logits: Tensor, threshold: float
-) -> None:
+def test_only_doubled_tokens_have_second_expert(logits: Tensor, threshold: float) -> None:
     routing = route(logits, Gating("adaptive", threshold))
 
     chosen = pairs(routing)
@@ -102,14 +100,12 @@ def test_each_token_has_its_first_expert_and_a_second_only_if_it_is_double(
 
 
 @given(logits(), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
-def test_a_larger_threshold_gives_no_fewer_tokens_two_experts(
-    logits: Tensor, one: float, other: float
-) -> None:
+def test_larger_threshold_doubles_no_fewer_tokens(logits: Tensor, one: float, other: float) -> None:
     low, high = (route(logits, Gating("adaptive", t)).is_double for t in sorted((one, other)))
     assert (high | ~low).all()
 
 
-def test_balance_loss_counts_the_tokens_of_one_expert_but_averages_over_all() -> None:
+def test_balance_loss_counts_single_expert_tokens() -> None:
     # Erratum G2. Tokens 1 and 3 have one expert, 2 and 0: f = (1/2, 0, 1/2).
     logits = logits_of([0.4, 0.4, 0.2], [0.1, 0.1, 0.8], [0.3, 0.4, 0.3], [0.8, 0.1, 0.1])
     routing = route(logits, Gating("adaptive", 0.15))
@@ -119,13 +115,13 @@ def test_balance_loss_counts_the_tokens_of_one_expert_but_averages_over_all() ->
     assert float(balance_loss(routing)) == pytest.approx(3 * (means[0] / 2 + means[2] / 2))
 
 
-def test_balance_loss_of_an_even_load_is_one_and_of_one_expert_for_all_their_number() -> None:
+def test_balance_loss_of_even_load_is_one() -> None:
     even, uneven = 40.0 * torch.eye(4), torch.tensor([[40.0, 0.0, 0.0, 0.0]] * 4)
     assert float(balance_loss(route(even, Gating("top1")))) == pytest.approx(1.0)
     assert float(balance_loss(route(uneven, Gating("top1")))) == pytest.approx(4.0)
 
 
-def test_balance_loss_counts_first_choices_where_every_token_has_two_experts() -> None:
+def test_balance_loss_counts_first_choices_under_top_2() -> None:
     routing = route(THREE_TOKENS, Gating("top2"))
     assert float(balance_loss(routing)) == pytest.approx(3 * (0.8 + 1.0 + 1.2) / 3 / 3)
 
@@ -147,7 +143,7 @@ def test_unknown_modes_and_weights_are_refused() -> None:
         Gating("top1", weights="equal")  # type: ignore[arg-type]
 
 
-def test_two_experts_for_a_token_need_two_in_the_layer() -> None:
+def test_two_experts_per_token_need_two() -> None:
     assert route(torch.zeros(3, 1), Gating("top1")).counts.tolist() == [3]
     for gating in (Gating("top2"), Gating("adaptive", 0.1)):
         with pytest.raises(ValueError, match="needs at least 2 experts, the router has 1"):

@@ -11,9 +11,7 @@ COUNTS = torch.tensor([3, 0, 5, 1, 0])
 
 @pytest.mark.parametrize("way", [_GroupedLinear, _LoopedLinear])
 @pytest.mark.parametrize("bias", [True, False])
-def test_each_row_goes_through_the_layer_of_its_expert(
-    way: type[torch.autograd.Function], bias: bool
-) -> None:
+def test_row_goes_through_layer_of_expert(way: type[torch.autograd.Function], bias: bool) -> None:
     generator = torch.Generator().manual_seed(1)
 
     def draw(*shape: int) -> torch.Tensor:

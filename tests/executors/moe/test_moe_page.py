@@ -6,7 +6,6 @@ from pathlib import Path
 
 import yaml
 
-from executors.moe.settings import MoeSettings
 from schemas.experts.workload import ExpertsTerms, MoeServeWorkload, MoeTrainWorkload
 from solvers.experts.schemes import SCHEMES
 
@@ -21,7 +20,7 @@ def test_the_code_of_the_page_runs() -> None:
     assert [tuple(ratios.shape) for ratios in names["doubles"]] == [(2,), (2,)]  # type: ignore[attr-defined]
 
 
-def test_the_page_names_all_schemes_and_modules_that_there_are() -> None:
+def test_page_names_all_schemes_and_modules() -> None:
     named = {
         name
         for row in re.findall(r"^\| (`.*?) \|", PAGE, re.MULTILINE)
@@ -39,13 +38,3 @@ def test_the_jobs_of_the_page_are_some() -> None:
     assert (trained.gating.mode, served.gating.mode) == ("adaptive", "top1")
     for job in (trains, serves):
         ExpertsTerms.model_validate_json(json.dumps(job["terms"]))
-
-
-def test_the_page_of_executors_has_all_settings_of_the_runner_and_their_defaults() -> None:
-    page = (ROOT / "docs" / "executors.md").read_text(encoding="utf-8")
-    section = page.partition("### Settings of the runner moe")[2].partition("\n## ")[0]
-    rows = dict(re.findall(r"^\| `([A-Z_]+)` \| (.*?) \|", section, re.MULTILINE))
-    assert {name.lower() for name in rows} == set(MoeSettings.model_fields)
-    for name, field in MoeSettings.model_fields.items():
-        if isinstance(field.default, int | float):
-            assert float(rows[name.upper()]) == field.default

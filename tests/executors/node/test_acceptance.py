@@ -31,7 +31,7 @@ def read(command: CommandRecord, journal: Journal | None = None) -> AcceptedComm
 
 
 @pytest.mark.parametrize("command", [COUNT, CANCELLED])
-def test_a_command_for_a_runner_of_this_node_is_accepted(command: Command) -> None:
+def test_command_for_own_runner_is_accepted(command: Command) -> None:
     assert read(record(command)) == AcceptedCommand("c-7-0", f"c-7-0 {CHAIN[:16]}", command)
 
 
@@ -111,12 +111,12 @@ NAMED = {
 
 
 @pytest.mark.parametrize(("data", "runs"), NAMED.values(), ids=NAMED.keys())
-def test_a_refusal_names_the_runs_that_do_not_begin(data: dict, runs: list[tuple[str, str]]) -> None:
+def test_refusal_names_runs_that_do_not_begin(data: dict, runs: list[tuple[str, str]]) -> None:
     told = Acceptance(CELL, "n1", TYPES).refusal("c-7-0", "counting", "malformed", "", data)
     assert [(run.run_id, run.job_id) for run in told.runs] == runs
 
 
-def test_what_a_batch_of_records_takes_back_here_is_known_before_any_is_applied() -> None:
+def test_withdrawals_of_batch_are_read_first() -> None:
     others = [record(CANCELLED.model_copy(update={"node": "n2"})), record(CANCELLED, cell="d")]
     lacking = record(RunCancelled(zone="z", node="n1", job_id="j"))
     acceptance = Acceptance(CELL, "n1", TYPES)
@@ -127,7 +127,7 @@ def test_what_a_batch_of_records_takes_back_here_is_known_before_any_is_applied(
     assert list(acceptance.cancelling(batch, Journal(applied=(f"c-7-0 {CHAIN[:16]}",)))) == []
 
 
-def test_an_id_that_was_taken_before_holds_no_command_back() -> None:
+def test_used_id_holds_back_no_command() -> None:
     squatter = Decision("c-7-0", CELL, "e", 0.0, CANCELLED, "f" * 64)
     taken = read(CommandRecord(6, squatter.canonical))
     assert isinstance(taken, AcceptedCommand)

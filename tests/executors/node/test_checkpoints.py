@@ -19,7 +19,7 @@ def store(tmp_path: Path) -> CheckpointStore:
     return CheckpointStore(tmp_path)
 
 
-def test_the_newest_is_the_highest_token_then_the_most_samples(store: CheckpointStore) -> None:
+def test_newest_has_highest_token_then_most_samples(store: CheckpointStore) -> None:
     assert store.newest("job") is None
     store.save("job", 9, 500, FILES)
     store.save("job", 10, 40, FILES)
@@ -35,9 +35,7 @@ def test_only_the_last_two_are_kept(store: CheckpointStore, tmp_path: Path) -> N
     assert sorted(path.name for path in (tmp_path / "job").iterdir()) == ["1-24", "1-32"]
 
 
-def test_a_conclusion_takes_the_place_of_all_checkpoints_for_good(
-    store: CheckpointStore, tmp_path: Path
-) -> None:
+def test_conclusion_replaces_all_checkpoints(store: CheckpointStore, tmp_path: Path) -> None:
     store.save("job", 3, 8, FILES)
     store.save("job", 4, 16, FILES)
     with pytest.raises(StaleWriterError, match="replaced by 4"):
@@ -70,7 +68,7 @@ def test_a_conclusion_that_does_not_verify_ends_nothing(
     assert [path.name for path in (tmp_path / "job").iterdir()] == [FINAL]
 
 
-def test_a_conclusion_that_is_not_written_costs_no_checkpoint(
+def test_unwritten_conclusion_costs_no_checkpoint(
     store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(descriptor: int) -> None:
@@ -83,9 +81,7 @@ def test_a_conclusion_that_is_not_written_costs_no_checkpoint(
     assert store.newest("job").files == FILES
 
 
-def test_a_stale_writer_is_refused_even_when_the_newer_checkpoint_is_corrupt(
-    store: CheckpointStore, tmp_path: Path
-) -> None:
+def test_stale_writer_is_refused_behind_corrupt_checkpoint(store: CheckpointStore, tmp_path: Path) -> None:
     store.save("job", 4, 8, FILES)
     newer = store.save("job", 5, 4, FILES)
     with pytest.raises(StaleWriterError, match="token 4 was replaced by 5"):
@@ -113,9 +109,7 @@ def test_every_single_damaged_byte_is_noticed(store: CheckpointStore) -> None:
 
 @pytest.mark.parametrize("name", ["manifest.json", "weights.bin", "state.json"])
 @pytest.mark.parametrize("damage", ["cut", "grown", "gone"])
-def test_a_torn_checkpoint_gives_way_to_the_one_before(
-    store: CheckpointStore, name: str, damage: str
-) -> None:
+def test_torn_checkpoint_falls_back_to_former(store: CheckpointStore, name: str, damage: str) -> None:
     store.save("job", 1, 8, FILES)
     file = store.save("job", 1, 16, FILES) / name
     content = file.read_bytes()
@@ -127,7 +121,7 @@ def test_a_torn_checkpoint_gives_way_to_the_one_before(
     assert store.newest("job").samples_done == 16
 
 
-def test_a_damaged_checkpoint_is_logged_once_however_often_and_by_whom_it_is_looked_at(
+def test_damaged_checkpoint_is_logged_once(
     store: CheckpointStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for damaged in (store.save("job", 1, samples, FILES) for samples in (8, 16)):
@@ -141,7 +135,7 @@ def test_a_damaged_checkpoint_is_logged_once_however_often_and_by_whom_it_is_loo
         assert any(f"job/1-{samples} does not verify" in text for text in warned)
 
 
-def test_one_that_is_written_anew_and_damaged_again_is_logged_again(
+def test_rewritten_damaged_checkpoint_is_logged_again(
     store: CheckpointStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):
@@ -151,9 +145,7 @@ def test_one_that_is_written_anew_and_damaged_again_is_logged_again(
     assert len(caplog.records) == 2
 
 
-def test_a_checkpoint_moved_to_another_name_or_job_is_not_trusted(
-    store: CheckpointStore, tmp_path: Path
-) -> None:
+def test_moved_checkpoint_is_not_trusted(store: CheckpointStore, tmp_path: Path) -> None:
     path = store.save("job", 1, 8, FILES)
     shutil.copytree(path, tmp_path / "job" / "7-8")
     shutil.copytree(path, tmp_path / "thief" / "1-8")
@@ -170,7 +162,7 @@ def test_a_manifest_cannot_name_files_elsewhere(store: CheckpointStore, tmp_path
     assert store.newest("job") is None
 
 
-def test_a_crash_at_any_write_leaves_the_checkpoint_before_and_no_litter_for_ever(
+def test_crash_while_writing_keeps_former_checkpoint(
     store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.save("job", 1, 8, FILES)

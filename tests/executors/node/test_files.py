@@ -12,16 +12,14 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_a_folder_replaces_the_one_before_as_a_whole(tmp_path: Path) -> None:
+def test_folder_replaces_former_one_as_whole(tmp_path: Path) -> None:
     write_folder(tmp_path / "out" / "job", {"a": b"1", "b": b"2"})
     write_folder(tmp_path / "out" / "job", {"a": b"3"})
     assert content(tmp_path / "out" / "job") == {"a": b"3"}
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["job"]
 
 
-def test_a_failure_leaves_the_one_before_and_no_litter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failure_keeps_former_folder_without_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_folder(tmp_path / "job", {"a": b"1"})
     (tmp_path / ".unfinished-job+killed").mkdir()
     (tmp_path / ".unfinished-job-2+another").mkdir()

@@ -30,9 +30,7 @@ def test_it_comes_back_as_it_was(file: JournalFile) -> None:
         assert file.load() == FULL
 
 
-def test_a_crash_while_it_is_written_leaves_the_one_before(
-    file: JournalFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_crash_while_writing_keeps_former_journal(file: JournalFile, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(descriptor: int) -> None:
         raise OSError("disk gone")
 
@@ -58,13 +56,13 @@ def test_a_damaged_one_is_refused(file: JournalFile, tmp_path: Path) -> None:
             file.load()
 
 
-def test_another_partition_is_read_from_its_start_without_applying_twice() -> None:
+def test_other_partition_is_read_without_applying_twice() -> None:
     moved = FULL.reading("k", "t", 3)
     assert (moved.next_offset, moved.applied, moved.runners) == (0, FULL.applied, FULL.runners)
     assert FULL.reading("k", "t", 2) == FULL
 
 
-def test_another_cluster_is_a_new_beginning_but_for_the_boots() -> None:
+def test_other_cluster_resets_all_but_boots() -> None:
     assert FULL.reading("other", "t", 2) == Journal(boot=5, cluster_id="other", topic="t", partition=2)
 
 

@@ -24,7 +24,7 @@ def reports() -> Iterator[FleetReports]:
         yield FleetReports(settings.model_copy(update={"delivery_timeout_s": 0.5}), 1, SystemClock())
 
 
-def test_what_is_not_confirmed_in_time_is_an_error(reports: FleetReports) -> None:
+def test_unconfirmed_report_is_error(reports: FleetReports) -> None:
     reports.send(BEAT)
     with pytest.raises(ReportError, match="1 reports are not confirmed within"):
         reports.flush(0.1)

@@ -29,9 +29,7 @@ def settings(*runners: str) -> ExecutorSettings:
     return ExecutorSettings(cell="c", node="n1", runners=runners)
 
 
-def test_a_runner_is_found_by_its_name_and_says_which_commands_are_its_own(
-    site: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runner_is_found_with_its_commands(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLRACE_DATASET_ROOT", str(site))
     install_entry_point(site, "millrace.runners", "counting", "tests.support.counting:Counting")
 
@@ -52,7 +50,7 @@ def test_a_runner_is_found_by_its_name_and_says_which_commands_are_its_own(
         ("tests.support.counting:Counting", "test.count.cancelled.v1 is for a runner of another name"),
     ],
 )
-def test_a_runner_that_cannot_be_had_is_said_by_name(site: Path, value: str | None, error: str) -> None:
+def test_missing_runner_is_named(site: Path, value: str | None, error: str) -> None:
     if value is not None:
         install_entry_point(site, "millrace.runners", "other", value)
     with pytest.raises(UnfitError) as raised:
@@ -60,16 +58,14 @@ def test_a_runner_that_cannot_be_had_is_said_by_name(site: Path, value: str | No
     assert error in str(raised.value)
 
 
-def test_a_runner_is_found_without_what_it_will_load() -> None:
+def test_runner_is_found_without_loading() -> None:
     found = "from tests.executors.node.test_runners import *; find_runners(settings('lora'))"
     check = f"{found}; import sys; sys.exit('torch' in sys.modules)"
     environment = {**os.environ, "MILLRACE_DATASET_ROOT": "/"}
     subprocess.run([sys.executable, "-c", check], cwd=REPOSITORY, env=environment, check=True, timeout=60)
 
 
-def test_what_the_lora_runner_cannot_do_without_is_looked_for_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_needs_of_lora_runner_are_checked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLRACE_DATASET_ROOT", str(tmp_path / "none"))
     with pytest.raises(UnfitError, match="is not a folder"):
         find_runners(settings("lora"))
@@ -83,6 +79,6 @@ def test_what_the_lora_runner_cannot_do_without_is_looked_for_at_once(
 
 
 @pytest.mark.parametrize("runners", [(), ("lora", "lora"), ("a/b",), tuple(f"r{i}" for i in range(17))])
-def test_a_node_has_one_to_sixteen_runners_of_different_names(runners: tuple[str, ...]) -> None:
+def test_node_has_1_to_16_distinct_runners(runners: tuple[str, ...]) -> None:
     with pytest.raises(ValidationError, match="runners"):
         settings(*runners)

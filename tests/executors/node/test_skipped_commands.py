@@ -126,7 +126,7 @@ class TestReports:
         moe.tell(ranks(2), ranks(1))
         assert moe.refused == [("out_of_date", ["1/j0"])]
 
-    def test_a_release_or_a_placement_of_ranks_that_are_not_here(self, moe: Bench) -> None:
+    def test_unknown_ranks_are_not_released_or_placed(self, moe: Bench) -> None:
         place = {"zone": "z", "node": "n1", "job_id": "j0", "generation": 1, "run_id": "1/j0"}
         moe.tell(
             ExpertsPlaced(**place, revision=1, layers=PLACED), RanksReleased(**place, reason="preempted")
@@ -137,7 +137,7 @@ class TestReports:
         tuner.tell(task(3), task(2))
         assert tuner.refused == [("out_of_date", ["j0/2"])]
 
-    def test_a_release_of_a_task_that_is_not_here(self, tuner: Bench) -> None:
+    def test_unknown_task_is_not_released(self, tuner: Bench) -> None:
         runs = (RefusedRun(run_id="j0/1", job_id="j0"),)
         tuner.tell(tuner_nodes.released("n1", "j0").model_copy(update={"runs": runs}))
         assert tuner.refused == [("unknown_run", ["j0/1"])]
@@ -147,7 +147,7 @@ class TestReports:
         lora.tell(slot)
         assert lora.refused == [("out_of_date", [slot.runs[0].run_id])]
 
-    def test_a_command_for_a_runner_that_the_node_lacks(self, tuner: Bench) -> None:
+    def test_command_for_missing_runner_is_refused(self, tuner: Bench) -> None:
         tuner.tell(workers(1))
         assert tuner.refused == [("runner_missing", [workers(1).run_id])]
 
@@ -167,7 +167,7 @@ class TestWithoutRoom:
         lora.tell(slot, full=True)
         assert lora.refused == [("no_room", [slot.runs[0].run_id])]
 
-    def test_a_release_is_carried_out_and_one_of_nothing_reported(self, elastic: Bench) -> None:
+    def test_release_is_obeyed_and_empty_one_reported(self, elastic: Bench) -> None:
         elastic.tell(workers(1))
         elastic.run(3)
         release = elastic_nodes.released("n1", "j0", 1, "preempted", None)

@@ -19,7 +19,7 @@ while process.is_alive:
 """
 
 
-def test_a_line_of_a_forked_process_has_time_level_and_logger() -> None:
+def test_log_line_of_forked_process_is_complete() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=True
     )

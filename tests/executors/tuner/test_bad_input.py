@@ -53,7 +53,7 @@ def test_a_job_that_cannot_be_trained_anywhere(
     assert error in failed.error
 
 
-def test_a_partner_of_an_unfit_job_may_run_alone(worker: LoneWorker) -> None:
+def test_partner_of_unfit_job_may_run_alone(worker: LoneWorker) -> None:
     orders = order("a", workload(dataset="bad.jsonl")), order("b")
     reports = worker.run(assigned("n1", *orders, mode="spatial"))
     failures = {each.job_id: each for each in reports_of(reports, RunFailed)}
@@ -90,7 +90,7 @@ def test_whatever_a_job_raises_is_its_own_failure(
 
 
 @pytest.mark.parametrize("mode", ["temporal", "spatial"])
-def test_an_error_in_the_training_of_a_merge_ends_no_partner_for_good(
+def test_training_error_of_merge_spares_partner(
     worker: LoneWorker, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     step = Trainer.step
@@ -109,9 +109,7 @@ def test_an_error_in_the_training_of_a_merge_ends_no_partner_for_good(
 
 
 @pytest.mark.parametrize("name", ["save", "finish"])
-def test_what_cannot_be_written_fails_the_run_whatever_the_error(
-    worker: LoneWorker, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_unwritable_state_fails_run(worker: LoneWorker, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     def refuse(*_: object) -> None:
         raise TypeError("not a tensor")
 
@@ -181,7 +179,7 @@ def test_a_profile_run_that_has_no_time_fails(fleet: Fleet) -> None:
     assert not failed.permanent
 
 
-def test_a_node_without_a_base_model_or_data_does_not_start(
+def test_node_without_base_or_data_stays_offline(
     tuner_settings: TunerSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MILLRACE_DATASET_ROOT", str(tmp_path / "none"))
@@ -193,7 +191,7 @@ def test_a_node_without_a_base_model_or_data_does_not_start(
         FineTuning()
 
 
-def test_a_directory_of_no_causal_language_model_is_refused(
+def test_directory_without_causal_model_is_refused(
     fleet: Fleet, tuner_settings: TunerSettings, tmp_path: Path
 ) -> None:
     folder = tmp_path / "model"
@@ -215,7 +213,7 @@ def test_a_base_whose_sequences_leak_is_refused(
         TunerRunner.started(fleet.context("n9", []), settings, 1)
 
 
-def test_a_result_that_cannot_be_written_fails_the_run(worker: LoneWorker) -> None:
+def test_unwritable_result_fails_run(worker: LoneWorker) -> None:
     (worker.root / "output").write_text("in the way")
     reports = worker.run(assigned("n1", order("a", workload(3))))
     (failed,) = reports_of(reports, RunFailed)
@@ -223,7 +221,7 @@ def test_a_result_that_cannot_be_written_fails_the_run(worker: LoneWorker) -> No
     assert not reports_of(reports, RunFinished)
 
 
-def test_a_dataset_size_that_was_stated_wrong_is_counted(worker: LoneWorker) -> None:
+def test_wrongly_stated_dataset_size_is_counted(worker: LoneWorker) -> None:
     work = workload(2).model_copy(update={"dataset": Dataset(path="pairs.jsonl", samples=7)})
     reports = worker.run(assigned("n1", order("a", work)))
     assert reports[0].dataset_samples == 48

@@ -12,7 +12,7 @@ from tests.support.tuner_nodes import VALIDATION, assigned, order, workload
 from tests.support.tuner_tasks import LoneWorker, reports_of
 
 
-def test_accuracy_is_the_share_of_loss_tokens_that_are_predicted_right(worker: LoneWorker) -> None:
+def test_accuracy_is_share_of_right_loss_tokens(worker: LoneWorker) -> None:
     work = workload(10)
     last = reports_of(worker.run(assigned("n1", order("a", work))), TaskEvaluated)[-1]
     model = AutoModelForCausalLM.from_pretrained(worker.base.directory)
@@ -31,7 +31,7 @@ def test_accuracy_is_the_share_of_loss_tokens_that_are_predicted_right(worker: L
     assert last.accuracy == pytest.approx(right / total)
 
 
-def test_a_job_is_measured_at_the_end_of_each_epoch_and_at_its_own(worker: LoneWorker) -> None:
+def test_job_is_measured_after_epochs_and_at_end(worker: LoneWorker) -> None:
     lone = LoneWorker(worker.base, worker.root, worker.settings.model_copy(update={"evaluation_share": 0.0}))
     evaluated = reports_of(lone.run(assigned("n1", order("a", workload(21)))), TaskEvaluated)
     # 48 records in batches of six; the first quarter is measured before any time was taken.
@@ -56,7 +56,7 @@ def test_a_job_is_done_at_its_target_accuracy(worker: LoneWorker) -> None:
 
 
 @pytest.mark.long
-def test_a_job_of_a_shared_run_has_the_adapter_of_when_it_met_its_target(worker: LoneWorker) -> None:
+def test_shared_job_keeps_adapter_of_its_target(worker: LoneWorker) -> None:
     first = order("a", workload(2_000, accuracy=0.3, validation=VALIDATION))
     second = order("b", workload(400, dataset="other.jsonl"))
     reports = worker.run(assigned("n1", first, second, mode="spatial"))
@@ -67,7 +67,7 @@ def test_a_job_of_a_shared_run_has_the_adapter_of_when_it_met_its_target(worker:
     assert len(shared) == len(reports_of(reports, TaskEvaluated, "b"))
 
 
-def test_a_receiver_is_measured_with_its_donor_in_the_epochs_that_are_watched(worker: LoneWorker) -> None:
+def test_receiver_is_measured_in_watched_epochs(worker: LoneWorker) -> None:
     orders = order("a", workload(32)), order("b", workload(8, dataset="other.jsonl"))
     reports = worker.run(assigned("n1", *orders, mode="temporal", watched_epochs=2))
     evaluated = reports_of(reports, TaskEvaluated, "b")
@@ -80,7 +80,7 @@ def test_a_receiver_is_measured_with_its_donor_in_the_epochs_that_are_watched(wo
     assert reports.index(donor[-1]) < reports.index(own[0])
 
 
-def test_the_epochs_of_a_merge_count_from_its_begin(worker: LoneWorker) -> None:
+def test_epochs_of_merge_count_from_its_start(worker: LoneWorker) -> None:
     worker.run(assigned("n1", order("a", workload(80))), 40)
     watched = []
     # The merge begins after five epochs of the donor, and goes on with other GPUs within its first.

@@ -39,7 +39,7 @@ def gradient_on(trainer: Trainer, batch: list[Sample], world: int) -> tuple[Tens
 
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 @pytest.mark.parametrize(("world", "micro_batch_size"), [(1, 1), (1, 4), (2, 2), (3, 4), (8, 1)])
-def test_accumulated_and_shared_it_is_the_gradient_of_one_pass(
+def test_accumulated_gradient_equals_one_pass(
     base: SharedBase, worker: LoneWorker, world: int, micro_batch_size: int, dropout: float
 ) -> None:
     work = workload(hyperparameters={"dropout": dropout})

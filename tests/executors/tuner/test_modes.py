@@ -83,7 +83,7 @@ def published(worker: LoneWorker, job_id: str) -> dict[str, Tensor]:
     return load_file(worker.root / "output" / CELL / "u" / job_id / "adapter_model.safetensors")
 
 
-def test_a_job_alone_trains_what_a_hand_written_loop_does(worker: LoneWorker) -> None:
+def test_single_job_matches_plain_loop(worker: LoneWorker) -> None:
     job = order("a", workload(12))
     reports = worker.run(assigned("n1", job))
     loop = HandWritten(worker, job)
@@ -93,7 +93,7 @@ def test_a_job_alone_trains_what_a_hand_written_loop_does(worker: LoneWorker) ->
     assert (started.dataset_samples, finished.samples_done) == (48, 72)
 
 
-def test_the_receiver_starts_from_its_donor_with_a_fresh_optimizer(worker: LoneWorker) -> None:
+def test_receiver_starts_from_donor_with_fresh_optimizer(worker: LoneWorker) -> None:
     donor, receiver = order("a", workload(9)), order("b", workload(7, dataset="other.jsonl"))
     worker.run(assigned("n1", donor, receiver, mode="temporal"))
     loop = HandWritten(worker, donor)
@@ -105,7 +105,7 @@ def test_the_receiver_starts_from_its_donor_with_a_fresh_optimizer(worker: LoneW
 
 
 @pytest.mark.long
-def test_a_shared_run_is_one_adapter_on_both_datasets(worker: LoneWorker) -> None:
+def test_shared_run_is_one_adapter_on_both(worker: LoneWorker) -> None:
     first = order("a", workload(8))
     second = order("b", workload(14, dataset="other.jsonl", hyperparameters={"batch_size": 3}))
     worker.run(assigned("n1", first, second, mode="spatial"))
@@ -129,7 +129,7 @@ def test_a_shared_run_is_one_adapter_on_both_datasets(worker: LoneWorker) -> Non
     torch.testing.assert_close(published(worker, "b"), loop.adapter(), **_TOLERANCE)
 
 
-def test_a_published_adapter_with_frozen_layers_loads_in_peft(worker: LoneWorker) -> None:
+def test_adapter_with_frozen_layers_loads_in_peft(worker: LoneWorker) -> None:
     worker.run(assigned("n1", order("a", workload(6, hyperparameters={"frozen_layers": 1}))))
     model = AutoModelForCausalLM.from_pretrained(worker.base.directory)
     adapted = PeftModel.from_pretrained(model, worker.root / "output" / CELL / "u" / "a")
@@ -156,7 +156,7 @@ def test_workers_on_two_nodes_train_what_one_does(fleet: Fleet) -> None:
 
 
 @pytest.mark.long
-def test_a_merged_task_on_two_workers_is_that_on_one(fleet: Fleet) -> None:
+def test_two_workers_match_one_for_merged_task(fleet: Fleet) -> None:
     for jobs, gpus in ((("a", "b"), 1), (("c", "d"), 2)):
         first, second = (
             order(job_id, workload(8 + 6 * index, dataset=data))

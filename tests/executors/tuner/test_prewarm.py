@@ -57,7 +57,7 @@ def test_what_was_checked_ahead_is_not_read_again(tuner_settings: TunerSettings,
     assert not list((tmp_path / "indices").iterdir())
 
 
-def test_an_index_is_of_one_file_as_it_was(tuner_settings: TunerSettings, tmp_path: Path) -> None:
+def test_index_belongs_to_one_version_of_file(tuner_settings: TunerSettings, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
     write_dataset(folder / "d.jsonl", records=9)
@@ -73,7 +73,7 @@ def test_an_index_is_of_one_file_as_it_was(tuner_settings: TunerSettings, tmp_pa
         assert len(dataset) == 11
 
 
-def test_a_node_prepares_what_it_is_told(fleet: Fleet) -> None:
+def test_node_prepares_ordered_loader(fleet: Fleet) -> None:
     command = LoaderPrewarmed(zone="z", node="n1", order=order("a", workload(3)), starts_s=time.time() + 5.0)
     assert fleet.nodes["n1"].runner.validate(command) is None
     fleet.tell(command)

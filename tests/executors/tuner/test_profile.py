@@ -24,7 +24,7 @@ def sequences(worker: LoneWorker, dataset: str = "pairs.jsonl", count: int = 8) 
     return [loader.training[index] for index in range(count)]
 
 
-def test_a_profile_run_reports_all_that_it_has_seen(fleet: Fleet) -> None:
+def test_profile_run_reports_its_measurements(fleet: Fleet) -> None:
     fleet.tell(profile_of("n1", order("a")))
     fleet.until_over("a/1")
     assert len(fleet.reports(RunStarted)) == 1
@@ -48,7 +48,7 @@ def test_a_profile_run_without_validation_data(fleet: Fleet) -> None:
     assert report.accuracy is None
 
 
-def test_a_profile_run_that_uses_all_data_reports_the_accuracy_after_an_epoch(fleet: Fleet) -> None:
+def test_whole_epoch_profile_reports_its_accuracy(fleet: Fleet) -> None:
     fleet.tell(profile_of("n1", order("a"), iterations=12))
     fleet.until_over("a/1")
     (report,) = fleet.reports(ProfileReported)
@@ -58,9 +58,7 @@ def test_a_profile_run_that_uses_all_data_reports_the_accuracy_after_an_epoch(fl
 
 @pytest.mark.parametrize(("dataset", "epoch"), [("pairs.jsonl", 8), ("other.jsonl", 5)])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_after_an_epoch_a_profile_run_is_where_the_job_itself_comes_to(
-    worker: LoneWorker, dataset: str, epoch: int, dropout: float
-) -> None:
+def test_profile_epoch_equals_job_epoch(worker: LoneWorker, dataset: str, epoch: int, dropout: float) -> None:
     work = workload(epoch, dataset=dataset, hyperparameters={"dropout": dropout})
     shown = worker.profiled(profile_of("n1", order("a", work), iterations=epoch + 2), is_halted=False)
     reports = worker.run(assigned("n1", order("a", work)))
@@ -73,7 +71,7 @@ def test_after_an_epoch_a_profile_run_is_where_the_job_itself_comes_to(
     ("iterations", "validation", "is_measured"),
     [(8, "held-back.jsonl", True), (7, "held-back.jsonl", False), (12, None, False)],
 )
-def test_a_shorter_run_or_one_without_validation_data_has_no_accuracy_after_an_epoch(
+def test_short_profile_has_no_epoch_accuracy(
     worker: LoneWorker, iterations: int, validation: str | None, is_measured: bool
 ) -> None:
     work = workload(validation=validation, sharing=False)
@@ -81,7 +79,7 @@ def test_a_shorter_run_or_one_without_validation_data_has_no_accuracy_after_an_e
     assert (shown.accuracy_after_epoch is not None) == is_measured
 
 
-def test_what_counts_is_how_many_records_there_are_not_how_many_were_declared(worker: LoneWorker) -> None:
+def test_counted_records_replace_declared_number(worker: LoneWorker) -> None:
     declared = {"path": "pairs.jsonl", "samples": 1_000}
     work = workload().model_copy(update={"dataset": Dataset.model_validate(declared)})
     shown = worker.profiled(profile_of("n1", order("a", work), iterations=8), is_halted=False)
@@ -129,7 +127,7 @@ def test_the_backbone_keeps_its_bits_and_stays_frozen(base: SharedBase, worker: 
         assert parameter.grad is None
 
 
-def test_all_jobs_of_a_base_have_embeddings_of_one_length(base: SharedBase, worker: LoneWorker) -> None:
+def test_embeddings_of_base_have_one_length(base: SharedBase, worker: LoneWorker) -> None:
     found = [
         embed(base, sequences(worker, dataset), time.monotonic() + 60.0)
         for dataset in ("pairs.jsonl", "other.jsonl")

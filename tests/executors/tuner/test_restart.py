@@ -49,7 +49,7 @@ def test_a_merged_task_goes_on_as_it_was(fleet: Fleet) -> None:
 
 
 @pytest.mark.long
-def test_a_result_that_was_not_reported_is_reported_by_the_next_process(fleet: Fleet) -> None:
+def test_unreported_result_is_reported_after_restart(fleet: Fleet) -> None:
     fleet.add("n2")
     fleet.assign(order("a", workload(5)), members=(("n2", 1),))
     node = fleet.nodes["n2"]
@@ -65,7 +65,7 @@ def test_a_result_that_was_not_reported_is_reported_by_the_next_process(fleet: F
 
 
 @pytest.mark.long
-def test_an_end_that_was_not_reported_is_reported_by_the_next_process(fleet: Fleet) -> None:
+def test_unreported_end_is_reported_after_restart(fleet: Fleet) -> None:
     fleet.add("n2")
     fleet.assign(order("a", workload(_LONG)), members=(("n2", 1),))
     fleet.until(lambda: fleet.reports(TaskEvaluated))
@@ -77,7 +77,7 @@ def test_an_end_that_was_not_reported_is_reported_by_the_next_process(fleet: Fle
     assert fleet.checkpoints("a") == []
 
 
-def test_a_killed_worker_fails_its_task_and_is_started_again(fleet: Fleet) -> None:
+def test_killed_worker_fails_task_and_restarts(fleet: Fleet) -> None:
     fleet.assign(order("a", workload(_LONG)), members=(("n1", 2),))
     fleet.until(lambda: fleet.reports(TaskEvaluated))
     os.kill(fleet.nodes["n1"].runner.pids[1], signal.SIGKILL)
@@ -90,7 +90,7 @@ def test_a_killed_worker_fails_its_task_and_is_started_again(fleet: Fleet) -> No
     assert len(fleet.reports(RunFinished, "b")) == 1
 
 
-def test_workers_come_together_again_with_a_node_that_was_killed(fleet: Fleet) -> None:
+def test_workers_rejoin_after_node_restart(fleet: Fleet) -> None:
     fleet.add("n2")
     fleet.assign(order("a", workload(_LONG)), members=(("n1", 1), ("n2", 1)))
     fleet.until(lambda: fleet.reports(TaskEvaluated))
@@ -103,7 +103,7 @@ def test_workers_come_together_again_with_a_node_that_was_killed(fleet: Fleet) -
 
 
 @pytest.mark.long
-def test_a_task_ends_on_all_nodes_when_one_is_told(fleet: Fleet) -> None:
+def test_task_ends_on_all_nodes_together(fleet: Fleet) -> None:
     fleet.add("n2")
     fleet.assign(order("a", workload(_LONG)), members=(("n1", 1), ("n2", 1)))
     fleet.until(lambda: fleet.reports(TaskEvaluated))

@@ -23,12 +23,12 @@ def test_the_exponent_falls_from_one_in_equal_parts(sizes: list[int], epochs: in
     assert math.isclose(sum(shares(sizes, exponents[-1])), 1.0)
 
 
-def test_at_first_datasets_are_drawn_by_size_and_later_more_equally() -> None:
+def test_datasets_are_drawn_by_size_then_equally() -> None:
     assert shares([300, 100], 1.0) == [0.75, 0.25]
     assert shares([300, 100], 0.2)[0] == pytest.approx(3**0.2 / (3**0.2 + 1))
 
 
-def test_sources_are_drawn_with_the_probabilities_and_come_from_the_seed_alone() -> None:
+def test_sources_follow_probabilities_and_seed() -> None:
     drawn = [source for step in range(500) for source in draw_sources(5, step, 8, [0.7, 0.3])]
     assert drawn.count(1) / len(drawn) == pytest.approx(0.3, abs=0.02)
     assert draw_sources(5, 3, 8, [0.7, 0.3]) == drawn[24:32]

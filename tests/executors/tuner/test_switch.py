@@ -56,7 +56,7 @@ def test_a_shared_run_goes_on_as_one(worker: LoneWorker, steps: int) -> None:
 
 
 @pytest.mark.parametrize("steps", [5, *long(20, 26)])
-def test_a_chain_goes_on_from_its_donor_or_receiver(worker: LoneWorker, steps: int) -> None:
+def test_chain_resumes_from_donor_or_receiver(worker: LoneWorker, steps: int) -> None:
     def task(jobs: tuple[str, str], generation: int, done: int) -> TaskAssigned:
         orders = job(jobs[0], generation, min(done, 20)), other(jobs[1], generation, max(done - 20, 0))
         return assigned("n1", *orders, mode="temporal", generation=generation)
@@ -71,7 +71,7 @@ def test_a_chain_goes_on_from_its_donor_or_receiver(worker: LoneWorker, steps: i
     }
 
 
-def test_workers_keep_the_base_model_from_one_task_to_the_next(fleet: Fleet) -> None:
+def test_workers_keep_base_model_between_tasks(fleet: Fleet) -> None:
     pids = fleet.nodes["n1"].runner.pids
     work = workload(400)
     fleet.assign(order("a", work))
@@ -86,7 +86,7 @@ def test_workers_keep_the_base_model_from_one_task_to_the_next(fleet: Fleet) -> 
     assert 0 < done < 400
 
 
-def test_a_task_with_other_gpus_goes_on_from_its_last_step(fleet: Fleet, tmp_path: Path) -> None:
+def test_task_on_other_gpus_resumes_last_step(fleet: Fleet, tmp_path: Path) -> None:
     fleet.assign(order("a", workload(150)))
     fleet.until(lambda: len(fleet.told("a")) > 3)
     fleet.assign(order("a", workload(150), 2, 1), generation=2, members=(("n1", 2),))
@@ -98,7 +98,7 @@ def test_a_task_with_other_gpus_goes_on_from_its_last_step(fleet: Fleet, tmp_pat
     assert (finished.run_id, finished.samples_done) == ("a/2", 900)
 
 
-def test_what_a_checkpoint_says_of_its_job(worker: LoneWorker) -> None:
+def test_checkpoint_describes_its_job(worker: LoneWorker) -> None:
     worker.run(assigned("n1", job("a"), other("b"), mode="spatial"), 4)
     progress = [progress_of(worker.files.present.newest(job_id)) for job_id in ("a", "b")]
     assert [each.position.iterations for each in progress] == [4, 4]

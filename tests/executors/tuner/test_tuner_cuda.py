@@ -26,7 +26,7 @@ def job(job_id: str, iterations: int = 20, generation: int = 1, done: int = 0, *
     return order(job_id, workload(iterations, **{**_DROPOUT, **fields}), generation, resume_iterations=done)
 
 
-def test_a_profile_run_reports_memory_and_step_times_of_the_device(fleet: Fleet) -> None:
+def test_profile_run_measures_device(fleet: Fleet) -> None:
     fleet.tell(profile_of("n1", job("a", hyperparameters={})))
     fleet.until_over("a/1")
     (report,) = fleet.reports(ProfileReported)
@@ -36,7 +36,7 @@ def test_a_profile_run_reports_memory_and_step_times_of_the_device(fleet: Fleet)
     assert len(report.steps) == 2
 
 
-def test_a_task_that_was_switched_for_another_learns_all_the_same(fleet: Fleet) -> None:
+def test_switched_task_gives_same_result(fleet: Fleet) -> None:
     fleet.assign(job("whole", 40))
     fleet.until_over("whole/1")
     fleet.assign(job("parts", 40))

@@ -21,7 +21,7 @@ def train_alone(fleet: Fleet, job_id: str, least: int = 10) -> int:
     return end.samples_done // 6
 
 
-def test_the_donor_of_a_merge_that_is_undone_keeps_what_it_has_and_the_receiver_begins_anew(
+def test_undone_merge_keeps_donor_and_resets_receiver(
     fleet: Fleet,
 ) -> None:
     done = train_alone(fleet, "a")
@@ -44,7 +44,7 @@ def test_the_donor_of_a_merge_that_is_undone_keeps_what_it_has_and_the_receiver_
 
 
 @pytest.mark.parametrize("mode", ["temporal", "spatial"])
-def test_who_has_learned_in_a_merge_begins_anew(worker: LoneWorker, mode: TransferMode) -> None:
+def test_receiver_of_merge_restarts(worker: LoneWorker, mode: TransferMode) -> None:
     orders = order("a", workload(20)), order("b", workload(20, dataset="other.jsonl"))
     worker.run(assigned("n1", *orders, mode=mode), 30 if mode == "temporal" else 10)
     assert worker.files.kept_samples(orders[1]) == 60
@@ -55,9 +55,7 @@ def test_who_has_learned_in_a_merge_begins_anew(worker: LoneWorker, mode: Transf
 
 
 @pytest.mark.parametrize("resume_iterations", [0, 5])
-def test_no_run_goes_on_from_what_a_node_has_kept_of_a_merge_that_was_undone(
-    worker: LoneWorker, resume_iterations: int
-) -> None:
+def test_kept_state_of_undone_merge_is_unused(worker: LoneWorker, resume_iterations: int) -> None:
     worker.run(assigned("n1", order("a"), order("b"), mode="spatial"), 10)
     anew = order("b", generation=2, resume_iterations=resume_iterations)
     anew = anew.model_copy(update={"oldest_generation": 2})
@@ -68,7 +66,7 @@ def test_no_run_goes_on_from_what_a_node_has_kept_of_a_merge_that_was_undone(
 
 
 @pytest.mark.parametrize(("mode", "job"), [("temporal", "b"), ("spatial", "a"), ("spatial", "b")])
-def test_who_has_progress_does_not_learn_in_a_merge(worker: LoneWorker, mode: TransferMode, job: str) -> None:
+def test_job_with_progress_does_not_learn(worker: LoneWorker, mode: TransferMode, job: str) -> None:
     worker.run(assigned("n1", order(job)), 5)
     done = {job: 5}
     orders = [order(each, generation=2, resume_iterations=done.get(each, 0)) for each in ("a", "b")]
@@ -80,7 +78,7 @@ def test_who_has_progress_does_not_learn_in_a_merge(worker: LoneWorker, mode: Tr
     assert worker.files.kept_samples(order(job)) == 30
 
 
-def test_what_a_later_generation_has_trained_is_not_undone(worker: LoneWorker) -> None:
+def test_later_generation_is_not_undone(worker: LoneWorker) -> None:
     merged = order("a"), order("b")
     worker.run(assigned("n1", *merged, mode="spatial"), 4)
     worker.run(assigned("n1", order("a", generation=2, resume_iterations=4), generation=2), 3)
@@ -95,7 +93,7 @@ def test_a_job_that_is_over_stays_over(worker: LoneWorker) -> None:
     assert worker.files.undo("b", 1) == 0
 
 
-def test_who_was_over_in_a_merge_begins_anew_where_a_later_generation_has_it_so(worker: LoneWorker) -> None:
+def test_later_generation_may_restart_ended_job(worker: LoneWorker) -> None:
     orders = order("a", workload(4)), order("b", workload(20))
     worker.run(assigned("n1", *orders, mode="spatial"), 10)
     anew = order("a", workload(4), generation=2).model_copy(update={"oldest_generation": 2})
@@ -105,7 +103,7 @@ def test_who_was_over_in_a_merge_begins_anew_where_a_later_generation_has_it_so(
 
 
 @pytest.mark.parametrize("reason", ["withdrawn", "failed"])
-def test_nothing_is_kept_of_a_job_that_is_withdrawn(fleet: Fleet, reason: str) -> None:
+def test_withdrawn_job_leaves_nothing(fleet: Fleet, reason: str) -> None:
     fleet.assign(order("a", workload(_LONG)), order("b", workload(_LONG)), mode="spatial")
     fleet.until(lambda: fleet.reports(TaskEvaluated, "b"))
     command = released("n1", "a", "b", reason=reason).model_copy(update={"job_ids": ("a",)})

@@ -31,7 +31,7 @@ def test_what_no_cell_sends_is_impossible(
 
 @pytest.mark.parametrize(("first", "second"), [(_PRIVATE, workload()), (workload(), _PRIVATE)])
 @pytest.mark.parametrize("mode", ["temporal", "spatial"])
-def test_a_job_that_does_not_share_is_never_merged(
+def test_unshared_job_is_never_merged(
     runner: TunerRunner, first: TuningWorkload, second: TuningWorkload, mode: str
 ) -> None:
     objection = runner.validate(assigned("n1", order("a", first), order("b", second), mode=mode))

@@ -32,7 +32,7 @@ def test_a_cell_has_the_zones_of_its_scenes(tmp_path: Path, policies: set[str]) 
     assert {zone.policy.kind for zone in written(tmp_path, policies, 1.0).zones} == policies
 
 
-def test_slots_and_time_limits_are_longer_on_a_slow_machine(tmp_path: Path) -> None:
+def test_slots_and_limits_grow_on_slow_machine(tmp_path: Path) -> None:
     usual = written(tmp_path, {"elastic", "inference"}, 1.0)
     slow = written(tmp_path, {"elastic", "inference"}, 3.0)
     assert slow.slot_s == 3 * usual.slot_s
@@ -52,18 +52,18 @@ def test_slots_and_time_limits_are_longer_on_a_slow_machine(tmp_path: Path) -> N
         (100 * USUAL_CUTTING_S, MOST_PACE),
     ],
 )
-def test_the_pace_is_never_faster_than_usual_and_has_a_limit(cutting_s: float, pace: float) -> None:
+def test_pace_has_lower_and_upper_limit(cutting_s: float, pace: float) -> None:
     assert pace_of(cutting_s) == pytest.approx(pace)
 
 
-def test_what_a_slot_loses_at_its_start_is_not_planned_with() -> None:
+def test_loss_at_start_of_slot_is_not_planned() -> None:
     at_once = FirstRun(samples=80, slot_start_s=10.0, started_s=10.0, finished_s=12.0)
     late = FirstRun(samples=80, slot_start_s=10.0, started_s=11.0, finished_s=13.0)
     assert at_once.sustained_samples_per_s(slot_s=4.0) == SAFETY * 40.0
     assert late.sustained_samples_per_s(slot_s=4.0) == SAFETY * 30.0
 
 
-def test_a_run_that_began_after_its_slot_leaves_a_speed() -> None:
+def test_run_begun_after_its_slot_gives_speed() -> None:
     after = FirstRun(samples=80, slot_start_s=10.0, started_s=20.0, finished_s=22.0)
     assert after.sustained_samples_per_s(slot_s=4.0) == SAFETY * 10.0
 

@@ -53,7 +53,7 @@ def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Play:
     return Play(monkeypatch, tmp_path)
 
 
-def test_all_is_shown_and_only_the_kill_changes_plans(play: Play) -> None:
+def test_only_the_kill_changes_plans(play: Play) -> None:
     play.run()
     assert play.market.shortcomings == []
     assert "long-haul" in play.market.saved
@@ -68,7 +68,7 @@ def test_it_lasts_a_minute(play: Play) -> None:
     assert play.clock.now_s - EPOCH_S < 75
 
 
-def test_the_zone_is_configured_with_half_of_what_its_first_jobs_have_shown(play: Play) -> None:
+def test_zone_gets_half_of_measured_speed(play: Play) -> None:
     play.run()
     (change,) = [event for event in play.log.sent if isinstance(event, ZoneConfigured)]
     # The reports are read some tenths of a second late.
@@ -90,7 +90,7 @@ def refund(job_id: str) -> Decision:
     return Decision("demo-1-0", "demo", "e", EPOCH_S, outcome, "")
 
 
-def test_only_a_refund_of_the_killed_node_is_no_fault(play: Play) -> None:
+def test_only_refund_of_killed_node_is_no_fault(play: Play) -> None:
     play.run()
     plans = {id: nodes for id, nodes in play.planned().items() if id.startswith("job-")}
     hit = next(id for id, nodes in plans.items() if nodes == {play.market.killed_node})
@@ -103,13 +103,13 @@ def test_only_a_refund_of_the_killed_node_is_no_fault(play: Play) -> None:
     ]
 
 
-def test_a_first_job_that_is_refunded_ends_the_demo(play: Play) -> None:
+def test_refund_of_first_job_ends_demo(play: Play) -> None:
     play.log.samples_per_s = 0.01
     with pytest.raises(CommandError, match=r"first-\w+ is refunded"):
         play.run()
 
 
-def test_nothing_for_a_long_time_ends_the_demo_with_what_it_waits_for(play: Play) -> None:
+def test_long_silence_ends_demo_naming_awaited_event(play: Play) -> None:
     play.log._coming.clear()
     with pytest.raises(CommandError, match="nothing has happened for 300 s: waiting for"):
         play.run()

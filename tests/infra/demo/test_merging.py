@@ -6,7 +6,7 @@ from infra.demo.merging import _ALONE, _DONOR, _LEARNER, _RECORDS, _STRANGER, _W
 from streams.policies.merging.kind_of_jobs import KindOfJobs
 
 
-def test_there_are_as_many_records_as_the_jobs_say(tmp_path: Path) -> None:
+def test_record_counts_match_jobs(tmp_path: Path) -> None:
     write_tasks(tmp_path)
     for workload in _WORKLOADS.values():
         lines = (tmp_path / workload.dataset.path).read_text(encoding="utf-8").splitlines()
@@ -15,7 +15,7 @@ def test_there_are_as_many_records_as_the_jobs_say(tmp_path: Path) -> None:
     assert {path.stem.removesuffix("-validation") for path in tmp_path.iterdir()} == _RECORDS.keys()
 
 
-def test_only_the_donor_can_teach_the_one_that_learns() -> None:
+def test_receiver_learns_only_from_its_donor() -> None:
     forms = {job_id: KindOfJobs.of(workload).forms["temporal"] for job_id, workload in _WORKLOADS.items()}
     fitting = {job_id for job_id in forms if forms[job_id] == forms[_LEARNER]}
     assert fitting == {_DONOR, _LEARNER, _ALONE}
@@ -23,5 +23,5 @@ def test_only_the_donor_can_teach_the_one_that_learns() -> None:
     assert _STRANGER not in fitting
 
 
-def test_the_one_that_does_not_share_is_else_the_one_that_learns() -> None:
+def test_unshared_job_differs_only_in_sharing() -> None:
     assert _WORKLOADS[_ALONE].model_copy(update={"sharing": True}) == _WORKLOADS[_LEARNER]

@@ -19,17 +19,17 @@ def one_step_error(forecaster, loads, first):
     return math.sqrt(math.fsum(error * error for error in errors) / len(errors))
 
 
-def test_with_less_than_a_day_the_seasonal_forecast_is_the_last_value():
+def test_forecast_of_short_history_is_last_value():
     assert SeasonalNaive().forecast(history(saw_tooth(1)[:200]), 2) == [saw_tooth(1)[199]] * 2
 
 
-def test_a_day_like_the_days_before_is_foretold():
+def test_day_like_former_days_is_forecast():
     days = saw_tooth(3)
     foretold = SeasonalNaive().forecast(history(days[: 2 * PER_DAY + 100]), 50)
     assert foretold == pytest.approx(days[2 * PER_DAY + 100 : 2 * PER_DAY + 150])
 
 
-def test_a_day_on_another_level_is_foretold_on_that_level_which_fades():
+def test_shifted_day_is_forecast_with_fading_level():
     days = saw_tooth(2)
     past = [*days, *(load + 0.1 for load in saw_tooth(1)[:100])]
     foretold = SeasonalNaive(persistence=0.9).forecast(history(past), 40)
@@ -60,13 +60,13 @@ def test_days_without_data_are_passed_over():
     assert SeasonalNaive().forecast(history(past), 5) == pytest.approx(first[100:105])
 
 
-def test_beyond_a_day_ahead_the_latest_whole_day_is_taken():
+def test_forecast_beyond_a_day_uses_latest_day():
     days = saw_tooth(2)
     foretold = SeasonalNaive(persistence=0.0).forecast(history(days), PER_DAY + 5)
     assert foretold[PER_DAY:] == pytest.approx(days[:5])
 
 
-def test_the_seasonal_forecast_beats_the_last_value_on_days_that_repeat():
+def test_seasonal_forecast_beats_last_value_on_repeating_days():
     loads = saw_tooth(5, seed=3)
     seasonal, last = (one_step_error(one, loads, 4 * PER_DAY) for one in (SeasonalNaive(), LastValue()))
     assert seasonal < last

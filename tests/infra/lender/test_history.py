@@ -14,7 +14,7 @@ def means(past: LoadHistory) -> list[float | None]:
     return [past.mean(index) for index in range(past.first, past.last + 1)]
 
 
-def test_an_interval_has_the_mean_and_the_peak_of_its_reports():
+def test_interval_has_mean_and_peak_of_reports():
     past = LoadHistory(INTERVAL_S, 10)
     for offset_s, load in ((10.0, 0.2), (100.0, 0.6), (299.0, 0.4), (301.0, 0.5)):
         assert past.add(START_S + offset_s, load)
@@ -45,7 +45,7 @@ def test_a_long_gap_stays_unknown():
     assert past.peak(past.last - 1) is None
 
 
-def test_a_gap_longer_than_what_is_kept_leaves_only_what_comes_after():
+def test_long_gap_drops_earlier_history():
     past = history([0.2, *[None] * 50, 0.5], kept_intervals=20)
     assert means(past) == [0.5]
 
@@ -55,7 +55,7 @@ def test_the_oldest_intervals_are_forgotten():
     assert means(past) == [index / 100 for index in range(20, 30)]
 
 
-def test_the_past_of_a_history_ends_with_the_interval_asked_for():
+def test_past_of_history_ends_at_requested_interval():
     past = history([0.1, 0.2, 0.3])
     assert means(past.up_to(past.last - 1)) == [0.1, 0.2]
     assert means(past) == [0.1, 0.2, 0.3]
@@ -69,7 +69,7 @@ def test_the_past_of_a_history_ends_with_the_interval_asked_for():
     ),
     st.integers(1, 8),
 )
-def test_whatever_comes_the_grid_is_whole_and_its_loads_are_among_the_reported(steps, kept):
+def test_grid_is_complete_with_reported_loads_only(steps, kept):
     past = LoadHistory(INTERVAL_S, kept)
     time_s = START_S
     for step_s, load in steps:

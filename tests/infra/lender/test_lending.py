@@ -105,19 +105,19 @@ def lending(servers=10, load=0.3, **changes) -> House:
     return house
 
 
-def test_a_steady_load_lends_what_it_and_the_headroom_leave():
+def test_steady_load_lends_all_but_headroom():
     house = House()
     (offer,) = house.live(*[0.3] * 5)
     assert offer.servers == ("s009", "s008", "s007", "s006", "s005", "s004")
     assert offer.offer_id == f"offer-{round(house.time_s * 1_000)}"
 
 
-def test_nothing_is_offered_before_the_load_is_known_for_a_while():
+def test_nothing_is_offered_before_enough_reports():
     assert House().live(*[0.3] * STEADY) == []
 
 
 @pytest.mark.parametrize("ahead_s", [0.001, INTERVAL_S - 1.0, 86_400.0])
-def test_a_sender_whose_clock_is_ahead_does_not_silence_the_others(ahead_s: float):
+def test_fast_sender_clock_hides_no_other_report(ahead_s: float):
     house = lending(load=0.3)
     assert len(house.lent) == 6
     ahead = InferenceLoadReported(cell=CELL, zone=ZONE, time_s=house.time_s + 60.0 + ahead_s, load=0.3)
@@ -128,7 +128,7 @@ def test_a_sender_whose_clock_is_ahead_does_not_silence_the_others(ahead_s: floa
     assert (reclaim.servers, reclaim.due_s) == (3, house.time_s + 300.0)
 
 
-def test_loads_from_before_a_start_count_as_of_when_they_were_received():
+def test_loads_before_start_count_as_received():
     lender = House().lender
     ahead = InferenceLoadReported(cell=CELL, zone=ZONE, time_s=START_S + 86_400.0, load=0.1)
     assert lender.record_load(ahead, START_S)
@@ -138,7 +138,7 @@ def test_loads_from_before_a_start_count_as_of_when_they_were_received():
     assert lender.history.mean(lender.history.last) == 0.9
 
 
-def test_what_was_needed_a_short_while_ago_is_not_offered():
+def test_recently_needed_servers_are_not_offered():
     house = House()
     offers = house.live(0.3, 0.8, *[0.3] * STEADY)
     assert offers == [offers[0]]
@@ -146,14 +146,14 @@ def test_what_was_needed_a_short_while_ago_is_not_offered():
     assert len(house.live(0.3)[0].servers) == 5
 
 
-def test_what_is_forecast_to_be_needed_soon_is_not_offered():
+def test_servers_needed_soon_are_not_offered():
     house = House(forecaster=Rising(0.05))
     (offer,) = house.live(*[0.1] * 5)
     seen = 2 + STEADY
     assert len(offer.servers) == 10 - math.ceil(10 * (0.1 + 0.05 * seen)) - 1
 
 
-def test_servers_that_serve_are_not_offered_even_where_the_load_would_let_them_go():
+def test_serving_servers_are_not_offered():
     house = House()
     for _ in range(STEADY):
         house.report(0.3)
@@ -161,20 +161,20 @@ def test_servers_that_serve_are_not_offered_even_where_the_load_would_let_them_g
     assert offer.servers == ("s008", "s006", "s005", "s004", "s003", "s002")
 
 
-def test_a_load_that_rises_wants_back_what_is_missing_after_the_notice():
+def test_rising_load_reclaims_deficit_after_notice():
     house = lending(notice_s=450.0)
     (reclaim,) = house.report(0.5)
     assert (reclaim.servers, reclaim.due_s) == (2, house.time_s + 450.0)
     assert reclaim.reclaim_id == f"reclaim-{round(house.time_s * 1_000)}"
 
 
-def test_a_burst_within_an_interval_wants_servers_back_at_once():
+def test_burst_within_interval_reclaims_at_once():
     house = lending()
     (reclaim,) = house.report(0.5, after_s=20.0)
     assert (reclaim.servers, reclaim.due_s) == (2, house.time_s + 300.0)
 
 
-def test_more_servers_than_one_event_names_are_wanted_back_by_several_at_once():
+def test_large_reclaim_is_split_into_events():
     house = lending(servers=2_500, load=0.0)
     house.live(0.0, 0.0)
     reclaims = house.report(1.0)
@@ -184,7 +184,7 @@ def test_more_servers_than_one_event_names_are_wanted_back_by_several_at_once():
     assert house.report(1.0) == []
 
 
-def test_reclaims_look_ahead_by_the_notice_and_one_interval():
+def test_reclaims_look_ahead_by_notice_and_interval():
     house = lending(forecaster=LastValue(), notice_s=900.0)
     house.lender.use_forecaster(Rising(0.1))
     (reclaim,) = house.report(0.3)
@@ -192,7 +192,7 @@ def test_reclaims_look_ahead_by_the_notice_and_one_interval():
     assert reclaim.due_s == house.time_s + 900.0
 
 
-def test_what_is_on_its_way_back_is_not_wanted_twice():
+def test_returning_servers_are_not_reclaimed_twice():
     house = lending()
     assert len(house.live(0.5)) == 1
     assert house.live(0.5, 0.5) == []
@@ -206,7 +206,7 @@ def test_a_reclaim_that_is_not_answered_yet_counts():
     assert house.report(0.5, after_s=10.0) == []
 
 
-def test_an_offer_whose_loans_are_not_read_yet_is_not_made_again():
+def test_offer_with_unread_loans_is_not_repeated():
     house = House()
     house.live(*[0.3] * STEADY)
     (offer,) = house.report(0.3)
@@ -216,7 +216,7 @@ def test_an_offer_whose_loans_are_not_read_yet_is_not_made_again():
     assert house.lender.lent == set(offer.servers)
 
 
-def test_a_reclaim_whose_loans_are_not_read_yet_is_not_made_again():
+def test_reclaim_with_unread_loans_is_not_repeated():
     house = lending()
     (reclaim,) = house.report(0.5)
     plan = ReclaimPlanned(
@@ -226,7 +226,7 @@ def test_a_reclaim_whose_loans_are_not_read_yet_is_not_made_again():
     assert house.report(0.5) == []
 
 
-def test_a_new_process_finds_what_is_lent_and_offers_none_of_it():
+def test_new_process_offers_no_lent_server():
     house = lending()
     loans = [
         LoanChanged(server=server, owner=ZONE, borrower="training", status="on_loan", since_s=START_S)
@@ -244,7 +244,7 @@ def test_a_new_process_finds_what_is_lent_and_offers_none_of_it():
     assert said == []
 
 
-def test_an_unanswered_reclaim_is_given_up_and_made_again():
+def test_unanswered_reclaim_is_repeated():
     house = lending(answer_s=600.0)
     assert house.report(0.5)
     assert house.report(0.5) == []
@@ -252,7 +252,7 @@ def test_an_unanswered_reclaim_is_given_up_and_made_again():
     assert again.servers == 2
 
 
-def test_a_reclaim_that_the_cell_ignored_is_made_again_with_the_next_report():
+def test_ignored_reclaim_is_repeated_with_next_report():
     house = lending()
     (refused,) = house.report(0.5)
     ignored = EventIgnored(reason="more_than_on_loan")
@@ -261,7 +261,7 @@ def test_a_reclaim_that_the_cell_ignored_is_made_again_with_the_next_report():
     assert again.due_s == refused.due_s + 10.0
 
 
-def test_what_others_ask_for_counts_until_the_cell_answers_the_event_that_asked():
+def test_requests_of_others_count_until_answered():
     """Reclaims under ids of their own events, one that is ignored because its reclaim's id was used before:
     none of them keeps the lender from its own reclaim."""
     house = lending()
@@ -276,7 +276,7 @@ def test_what_others_ask_for_counts_until_the_cell_answers_the_event_that_asked(
     assert reclaim.servers == 2
 
 
-def test_a_loan_that_is_being_set_up_is_not_wanted_back_but_its_servers_are_missed():
+def test_loan_being_set_up_is_not_reclaimed():
     house = House()
     house.live(*[0.3] * STEADY)
     (offer,) = house.report(0.3)
@@ -286,7 +286,7 @@ def test_a_loan_that_is_being_set_up_is_not_wanted_back_but_its_servers_are_miss
     assert reclaim.servers == 2
 
 
-def test_refused_servers_are_not_offered_again_for_a_while():
+def test_refused_servers_are_not_offered_for_a_while():
     house = House(retry_s=2 * INTERVAL_S)
     house.live(*[0.3] * STEADY)
     (offer,) = house.report(0.3)
@@ -301,7 +301,7 @@ def test_refused_servers_are_not_offered_again_for_a_while():
     assert house.live(0.2, 0.2, 0.2, *[0.2] * STEADY)[0].servers == ("s009",)
 
 
-def test_returned_servers_are_offered_again_once_the_load_has_been_low_for_long():
+def test_returned_servers_are_offered_after_long_low_load():
     house = lending()
     house.live(0.6)
     house.bring_back()
@@ -320,7 +320,7 @@ def test_repeated_and_earlier_reports_change_nothing():
     assert house.lender.history.mean(house.lender.history.last) == mean
 
 
-def test_the_margin_is_learned_from_loads_that_exceeded_plans():
+def test_margin_follows_loads_above_plans():
     bursting, steady = (House(servers=100, margin_quantile=0.99) for _ in range(2))
     bursting.live(*[0.3, 0.4] * 20)
     steady.live(*[0.3] * 40)
@@ -328,7 +328,7 @@ def test_the_margin_is_learned_from_loads_that_exceeded_plans():
     assert steady.lender.margin_load == 0.0
 
 
-def test_while_no_report_comes_the_forecast_stands_in_and_nothing_is_offered():
+def test_forecast_replaces_missing_report_without_offers():
     house = lending(forecaster=LastValue(), unknown_s=3_600.0)
     house.lender.pass_time(house.time_s)
     house.lender.use_forecaster(Rising(0.09))
@@ -339,7 +339,7 @@ def test_while_no_report_comes_the_forecast_stands_in_and_nothing_is_offered():
     assert house.lender.pass_time(house.time_s + 2.5 * INTERVAL_S) == []
 
 
-def test_a_load_that_is_unknown_for_long_wants_everything_back():
+def test_long_unknown_load_reclaims_all():
     house = lending(unknown_s=900.0)
     assert house.lender.pass_time(house.time_s + 899.0) == []
     (reclaim,) = house.lender.pass_time(house.time_s + 900.0)
@@ -347,14 +347,14 @@ def test_a_load_that_is_unknown_for_long_wants_everything_back():
     assert house.lender.pass_time(house.time_s + 901.0) == []
 
 
-def test_a_lender_that_never_gets_a_report_wants_everything_back():
+def test_lender_without_any_report_reclaims_all():
     house = House(unknown_s=900.0)
     house.loan("s001", "on_loan")
     assert house.lender.pass_time(START_S) == []
     assert house.lender.pass_time(START_S + 900.0)[0].servers == 1
 
 
-def test_after_a_gap_nothing_is_offered_until_enough_is_known_again():
+def test_nothing_is_offered_directly_after_a_gap():
     house = House()
     house.live(*[0.3] * 3)
     assert house.report(0.3, after_s=10 * INTERVAL_S) == []
@@ -362,7 +362,7 @@ def test_after_a_gap_nothing_is_offered_until_enough_is_known_again():
     assert len(house.live(0.3)) == 1
 
 
-def test_a_new_process_goes_on_where_the_one_before_it_ended():
+def test_new_process_resumes_former_state():
     house = lending()
     (reclaim,) = house.report(0.5)
     successor = Lender(CELL, house.zone, LastValue(), parameters(answer_s=3_600.0))
@@ -391,7 +391,7 @@ def test_answers_that_are_read_before_their_questions_count():
     assert not house.lender.awaits(reclaim.reclaim_id)
 
 
-def test_a_server_that_an_operator_lends_by_hand_is_missed_but_not_reclaimed():
+def test_server_lent_by_operator_is_not_reclaimed():
     house = House()
     for name in ("s000", "s001"):
         moved = NodeMoved(node=name, from_zone=ZONE, to_zone="training", reason="lent")
@@ -419,7 +419,7 @@ def test_other_zones_are_passed_over():
     assert len(house.lender.lent) == 6
 
 
-def test_a_zone_that_does_not_lend_has_no_lender():
+def test_zone_without_lending_has_no_lender():
     with pytest.raises(ValueError, match="zone z does not lend"):
         Lender(CELL, cells.zone(), LastValue())
 
@@ -436,7 +436,7 @@ loads_of_any_kind = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=60)
     steps_s=st.sampled_from([60.0, 300.0, 700.0]),
     return_every=st.integers(1, 4),
 )
-def test_whatever_the_load_no_offer_is_inside_the_headroom_and_no_reclaim_is_beyond_what_is_lent(
+def test_offers_keep_headroom_and_reclaims_fit_loans(
     loads, servers, headroom, notice_s, steps_s, return_every
 ):
     house = House(servers, headroom=headroom, notice_s=notice_s)
@@ -465,9 +465,7 @@ def test_whatever_the_load_no_offer_is_inside_the_headroom_and_no_reclaim_is_bey
     servers=st.integers(1, 40),
     notice_s=st.floats(1.0, 2_000.0),
 )
-def test_once_the_load_is_constant_servers_are_only_lent_and_never_wanted_back(
-    before, load, servers, notice_s
-):
+def test_constant_load_reclaims_nothing(before, load, servers, notice_s):
     house = House(servers, notice_s=notice_s)
     house.live(*before)
     house.live(*[load] * 12)
@@ -477,7 +475,7 @@ def test_once_the_load_is_constant_servers_are_only_lent_and_never_wanted_back(
 
 
 @pytest.mark.parametrize("quantile", [0.0, 0.99])
-def test_a_load_that_swings_fast_does_not_lend_and_reclaim_the_same_servers_again_and_again(quantile):
+def test_fast_swings_do_not_alternate_loans_and_reclaims(quantile):
     house = House(servers=100, margin_quantile=quantile)
     house.live(*[0.5, 0.6, 0.4] * 40)
     house.bring_back()

@@ -48,7 +48,7 @@ def test_the_network_is_that_of_the_thesis():
 
 
 @pytest.mark.long
-def test_it_beats_the_last_value_on_a_daily_swing():
+def test_lstm_beats_last_value_on_daily_swing():
     """The changes of the bursts have an autocorrelation of 0.5: who knew the swing and that could err by
     1 - sqrt(0.75) = 13 % less than the last value, and a quarter of that must be had."""
     loads = [sample.load for sample in generate_load(seed=5, days=6)]
@@ -59,7 +59,7 @@ def test_it_beats_the_last_value_on_a_daily_swing():
     assert error < 0.966 * of_last
 
 
-def test_the_same_history_and_seed_give_the_same_forecasts_and_leave_the_random_state_alone():
+def test_seed_determines_forecasts_without_global_random_state():
     past = history(saw_tooth(1, seed=1))
     state = torch.random.get_rng_state()
     first, again = (train(past, seed=7, steps=20) for _ in range(2))
@@ -72,7 +72,7 @@ def test_a_history_that_is_too_short_teaches_nothing():
     assert train(history([0.5] * 50)) is None
 
 
-def test_a_history_with_gaps_is_learned_from_between_them():
+def test_history_with_gaps_is_used_between_them():
     loads = saw_tooth(2, seed=1)
     gappy = [None if 100 <= index < 140 or 300 <= index < 305 else load for index, load in enumerate(loads)]
     trained = train(history(gappy), steps=20)
@@ -85,7 +85,7 @@ def test_a_constant_history_gives_a_constant_forecast():
     assert train(past, steps=200).forecast(past, 3) == pytest.approx([0.5] * 3, abs=0.01)
 
 
-def test_unknown_loads_of_the_window_are_those_before_them():
+def test_unknown_loads_of_window_repeat_earlier_ones():
     assert recent_loads(history([0.1, 0.2, *[None] * 5, 0.7])) == [0.1] * 3 + [0.2] * 6 + [0.7]
     assert recent_loads(history([0.3])) == [0.3] * WINDOW
 
@@ -97,7 +97,7 @@ def test_while_nothing_is_trained_the_seasonal_forecast_counts():
     assert selection.comparison.trained_error is None
 
 
-def test_the_better_one_of_the_last_day_is_believed_for_the_next_intervals_only():
+def test_better_forecaster_of_last_day_is_used():
     selection = Selection(Always(0.3), lambda _past, _until: Always(0.5), trained_steps=3)
     past = run(selection, [0.5] * (2 * PER_DAY))
     compared = selection.comparison
@@ -106,7 +106,7 @@ def test_the_better_one_of_the_last_day_is_believed_for_the_next_intervals_only(
     assert selection.forecast(past, 5) == [0.5, 0.5, 0.5, 0.3, 0.3]
 
 
-def test_it_falls_back_once_the_trained_one_is_worse():
+def test_lstm_falls_back_once_it_is_worse():
     selection = Selection(Always(0.3), lambda _past, _until: Always(0.5))
     past = run(selection, [0.5] * (2 * PER_DAY) + [0.3] * (PER_DAY // 2 + 3))
     assert not selection.comparison.uses_trained
@@ -119,7 +119,7 @@ def test_as_good_is_not_better():
     assert not selection.comparison.uses_trained
 
 
-def test_it_is_judged_on_the_last_day_before_it_is_first_used_and_trained_on_what_lies_before():
+def test_first_use_follows_a_judged_day():
     asked: list[tuple[int, int]] = []
 
     def trainer(past, until):
@@ -134,7 +134,7 @@ def test_it_is_judged_on_the_last_day_before_it_is_first_used_and_trained_on_wha
     assert selection.comparison.uses_trained
 
 
-def test_it_is_trained_anew_on_a_schedule():
+def test_lstm_is_retrained_on_schedule():
     times: list[int] = []
     selection = Selection(Always(0.3), lambda past, _until: times.append(past.last), retrain_s=3_600.0)
     past = run(selection, [0.5] * 40)
@@ -152,7 +152,7 @@ def test_gaps_are_not_compared():
 
 
 @pytest.mark.slow
-def test_on_noise_around_a_season_the_seasonal_forecast_stays():
+def test_seasonal_forecast_stays_on_noise():
     """The next burst cannot be told from the ones before, and the season is known exactly."""
     rng = random.Random(2)
     loads = [

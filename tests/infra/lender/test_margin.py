@@ -20,12 +20,12 @@ def judged(margin: Margin, loads: list[float | None], planned: float, ahead: int
     return margin
 
 
-def test_without_judged_plans_there_is_none():
+def test_margin_needs_judged_plans():
     assert Margin(0.99, 100).load == 0.0
     assert judged(Margin(0.99, 100), [0.5, 0.9], 0.5).load == 0.0
 
 
-def test_a_plan_is_judged_by_the_highest_load_of_its_intervals_once_they_are_over():
+def test_plan_is_judged_by_highest_load_afterwards():
     loads = [0.5, 0.6, 0.8, 0.5, 0.5]
     assert judged(Margin(1.0, 100), loads[:4], 0.5, ahead=2).load == pytest.approx(0.3)
     assert judged(Margin(1.0, 100), loads[:3], 0.5, ahead=2).load == 0.0
@@ -35,7 +35,7 @@ def test_loads_below_plans_leave_no_margin():
     assert judged(Margin(1.0, 100), [0.1] * 20, 0.5).load == 0.0
 
 
-def test_a_plan_whose_time_is_not_wholly_known_is_not_judged():
+def test_plan_of_partly_unknown_time_is_not_judged():
     gap = [None] * 5
     assert judged(Margin(1.0, 100), [0.5, *gap, 0.9, 0.5, 0.5], 0.5, ahead=2).load == pytest.approx(0.0)
 

@@ -17,12 +17,12 @@ def changed(server: str, status: LoanStatus) -> LoanChanged:
     return LoanChanged(server=server, owner=ZONE, borrower="training", status=status, since_s=START_S)
 
 
-def test_all_servers_are_expected_but_those_that_an_operator_lent():
+def test_expected_servers_exclude_those_lent_by_operator():
     assert presence().expected(START_S) == {"s000", "s001", "s002"}
     assert presence(elsewhere=("s001",)).expected(START_S) == {"s000", "s002"}
 
 
-def test_a_server_is_expected_again_when_it_has_had_time_to_start():
+def test_server_is_expected_after_time_to_start():
     zone = presence()
     for status in ("on_loan", "draining"):
         zone.update_loan(changed("s001", status))

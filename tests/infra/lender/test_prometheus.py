@@ -29,7 +29,7 @@ def scalar(value: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "data", [scalar("0.42"), vector(({"job": "vllm"}, "0.42"))], ids=["scalar", "vector"]
 )
-def test_the_one_value_of_a_query_is_the_load_at_its_time(server, data):
+def test_query_value_is_load_at_its_time(server, data):
     server.answer(data)
     assert Prometheus(server.url).load(QUERY) == MeasuredLoad(T, 0.42)
     assert server.asked == [("/api/v1/query", QUERY)]
@@ -56,7 +56,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("data", "fault"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_is_no_load_is_refused_in_one_line(server, data, fault):
+def test_invalid_load_is_refused_in_one_line(server, data, fault):
     server.answer(data)
     with pytest.raises(LoadQueryError) as raised:
         Prometheus(server.url).load(QUERY)
@@ -64,7 +64,7 @@ def test_what_is_no_load_is_refused_in_one_line(server, data, fault):
     assert "\n" not in str(raised.value)
 
 
-def test_a_query_that_prometheus_refuses_is_told_with_its_reason(server):
+def test_refusal_of_prometheus_is_reported_with_reason(server):
     server.status = 400
     server.body = json.dumps({"status": "error", "errorType": "bad_data", "error": "parse error"}).encode()
     with pytest.raises(LoadQueryError, match=r"HTTP 400 Bad Request: parse error$"):
@@ -72,26 +72,26 @@ def test_a_query_that_prometheus_refuses_is_told_with_its_reason(server):
 
 
 @pytest.mark.parametrize("status", [401, 500, 503])
-def test_an_http_error_is_told(server, status):
+def test_http_error_is_reported(server, status):
     server.status, server.body = status, b"<html>no</html>"
     with pytest.raises(LoadQueryError, match=f"HTTP {status}"):
         Prometheus(server.url).load(QUERY)
 
 
-def test_an_answer_of_another_kind_of_server_is_told(server):
+def test_answer_of_another_server_is_reported(server):
     server.body = b"<html>welcome</html>"
     with pytest.raises(LoadQueryError, match="no answer of Prometheus"):
         Prometheus(server.url).load(QUERY)
 
 
-def test_an_answer_without_end_is_not_read_to_its_end(server, monkeypatch):
+def test_endless_answer_is_not_read_to_end(server, monkeypatch):
     monkeypatch.setattr("infra.lender.prometheus.MAX_ANSWER_BYTES", 1_000)
     server.body = b" " * 2_000
     with pytest.raises(LoadQueryError, match="more than 1000 bytes"):
         Prometheus(server.url).load(QUERY)
 
 
-def test_a_server_that_is_not_there_is_told():
+def test_absent_server_is_reported():
     with pytest.raises(LoadQueryError, match=r"does not answer: .*refused"):
         Prometheus("http://127.0.0.1:1").load(QUERY)
 
@@ -99,7 +99,7 @@ def test_a_server_that_is_not_there_is_told():
 @pytest.mark.parametrize(
     "url", ["prometheus:9090", "file:///etc/passwd", "ftp://host", "http://", "http://h?x=1"]
 )
-def test_a_url_that_is_none_of_a_server_is_refused(url):
+def test_url_without_server_is_refused(url):
     with pytest.raises(LoadQueryError, match="is no URL of a server"):
         Prometheus(url)
 
@@ -107,7 +107,7 @@ def test_a_url_that_is_none_of_a_server_is_refused(url):
 OWNED = ["gpu-1", "gpu-2", "gpu-3", "gpu-4"]
 
 
-def test_busy_servers_make_the_load_and_are_named_in_the_order_of_the_configuration(server):
+def test_busy_servers_give_load_in_configured_order(server):
     server.answer(
         vector(
             ({"instance": "gpu-3:8000", "gpu": "0"}, "0"),
@@ -121,7 +121,7 @@ def test_busy_servers_make_the_load_and_are_named_in_the_order_of_the_configurat
     assert found == MeasuredLoad(T, 0.5, ("gpu-1", "gpu-3"))
 
 
-def test_a_server_without_series_counts_as_busy_unless_it_is_away(server):
+def test_server_without_series_counts_as_busy_unless_away(server):
     server.answer(vector(({"instance": "gpu-2"}, "1"), ({"instance": "gpu-3"}, "0")))
     prometheus = Prometheus(server.url)
     found = prometheus.load_by_server(QUERY, "instance", OWNED, ["gpu-1", "gpu-2", "gpu-3"])
@@ -146,14 +146,14 @@ PER_SERVER_REFUSED = {
 
 
 @pytest.mark.parametrize(("data", "fault"), PER_SERVER_REFUSED.values(), ids=PER_SERVER_REFUSED.keys())
-def test_series_that_do_not_tell_which_servers_are_busy_are_refused(server, data, fault):
+def test_series_without_server_labels_are_refused(server, data, fault):
     server.answer(data)
     with pytest.raises(LoadQueryError) as raised:
         Prometheus(server.url).load_by_server(QUERY, "instance", OWNED, OWNED)
     assert fault in str(raised.value)
 
 
-def test_a_metric_that_is_there_and_passes_no_condition_is_told_apart(server):
+def test_empty_condition_differs_from_missing_metric(server):
     server.answer(vector())
     server.answers['count({__name__="busy"})'] = vector(({}, "4"))
     with pytest.raises(LoadQueryError, match="Prometheus has busy, but no series passes the query's labels"):
@@ -196,7 +196,7 @@ def test_metrics_of_a_query(query, metrics):
     assert metrics_of(query) == metrics
 
 
-def test_a_fault_that_goes_on_is_told_once_and_nothing_is_published(server):
+def test_lasting_fault_is_reported_once_without_publishing(server):
     """There is no Kafka at the target: a load that were published would be another fault."""
     stop, asked, told = threading.Event(), [], []
     target = Target(KafkaConnection(bootstrap_servers="127.0.0.1:1"), "none")
@@ -213,7 +213,7 @@ def test_a_fault_that_goes_on_is_told_once_and_nothing_is_published(server):
     assert told == [f"{QUERY}: the value is 'NaN', no number; tried again"]
 
 
-def test_servers_without_series_are_told_whenever_they_are_others(monkeypatch):
+def test_changed_servers_without_series_are_reported(monkeypatch):
     stop, told = threading.Event(), []
     target = Target(KafkaConnection(bootstrap_servers="127.0.0.1:1"), "none")
     many = tuple(f"gpu-{number}" for number in range(10))

@@ -29,7 +29,7 @@ def test_without_a_margin_bursts_leave_inference_short():
     assert record.short_fraction > 0.01
 
 
-def test_gaps_in_the_reports_do_not_leave_inference_short():
+def test_gaps_in_reports_keep_inference_served():
     loads: list[float | None] = [sample.load for sample in generate_load(seed=12, days=5)]
     for start in range(PER_DAY, 5 * PER_DAY, 97):
         loads[start : start + start % 13] = [None] * (start % 13)

@@ -8,7 +8,7 @@ from infra.lender.service import LEAST_INTERVAL_S, LenderSettings
 
 
 @pytest.mark.parametrize("interval_s", ["0.001", "1e-300", "0", "-1"])
-def test_an_interval_too_short_to_be_kept_is_one_line(monkeypatch, interval_s):
+def test_too_short_interval_is_one_line(monkeypatch, interval_s):
     monkeypatch.setenv("MILLRACE_LENDER_INTERVAL_S", interval_s)
     with pytest.raises(CommandError) as refused, settings_faults():
         LenderSettings()

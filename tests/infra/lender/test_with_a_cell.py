@@ -22,7 +22,7 @@ DAYS = 2
 
 
 @pytest.mark.slow
-def test_a_swing_of_days_is_lent_and_reclaimed_without_a_refusal_or_a_delay():
+def test_daily_swing_has_no_refusal_or_delay():
     nodes = tuple(Node(id=f"s{number:02}", gpu_type="fast", tariff="t") for number in range(SERVERS))
     lending = Lending(notice_s=240.0, borrowers=(Borrower(zone="z"),))
     serving = zone(id="serving", nodes=nodes, lending=lending)

@@ -42,7 +42,7 @@ def test_scaling_keeps_the_first_nodes_of_each_type(factor, expected):
     assert nodes(Alternative(scale_nodes=factor).of(CELL)) == expected
 
 
-def test_added_nodes_pay_the_tariff_of_their_like_and_take_no_name_that_is_taken():
+def test_added_nodes_copy_tariff_under_free_names():
     taken = configuration(zones=(zone(nodes=(Node(id="added-1", gpu_type="fast", tariff="t"),)),))
     changed = Alternative(additions=(NodeAddition.parse("z:slow=1"), NodeAddition.parse("z:fast=1"))).of(
         taken
@@ -73,7 +73,7 @@ def test_prices_make_an_auction_where_there_was_none(name, rules):
     assert (policy.payment, policy.order, policy.search) == rules
 
 
-def test_the_printed_auction_foretells_nothing_and_the_auction_keeps_what_the_zone_foretells():
+def test_forecast_prices_stay_except_under_printed_auction():
     hourly = (3.0,) * HOURS_PER_DAY
     opening = (OpeningPrices(gpu_type="fast", compute_micros=hourly, memory_micros=hourly),)
     declared = CELL.zones[0].policy.model_copy(update={"max_density_units": 9.0})
@@ -86,7 +86,7 @@ def test_the_printed_auction_foretells_nothing_and_the_auction_keeps_what_the_zo
     assert OtherPolicies("auction").of(cell).zones[0].policy == foretold
 
 
-def test_scaling_that_rounding_undoes_is_said():
+def test_scaling_undone_by_rounding_is_remarked():
     assert Alternative().without_effect(CELL) == []
     assert Alternative(scale_nodes=2.0).without_effect(CELL) == []
     assert Alternative(scale_nodes=0.5).without_effect(CELL) == [
@@ -133,7 +133,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("alternative", "cell", "fault"), FAULTS.values(), ids=FAULTS.keys())
-def test_a_change_that_cannot_be_made_says_why(alternative, cell, fault):
+def test_impossible_change_has_reason(alternative, cell, fault):
     with pytest.raises(CommandError, match=fault):
         alternative.of(cell)
 
@@ -150,7 +150,7 @@ def test_slots_must_be_the_same():
         check_comparable(CELL, configuration(slot_s=5.0))
 
 
-def test_what_a_changed_cell_lacks_is_said():
+def test_missing_parts_of_changed_cell_are_remarked():
     other = configuration(zones=(zone(id="y", nodes=CELL.zones[0].nodes[:2]),), vendors=("slow",))
     assert losses(CELL, CELL) == []
     assert [line.split(": ")[1].split(";")[0] for line in losses(CELL, other)] == [

@@ -47,7 +47,7 @@ def test_a_zone_keeps_its_first_nodes():
     assert [node.id for node in edited(nodes=("z=1",)).zones[0].nodes] == ["s0"]
 
 
-def test_a_zone_gets_more_nodes_like_its_own_in_turn():
+def test_added_nodes_repeat_types_in_turn():
     cell = configuration()
     before = cell.zones[0].nodes
     after = edited(nodes=(f"z={2 * len(before)}",), cell=cell).zones[0].nodes

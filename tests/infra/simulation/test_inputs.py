@@ -48,7 +48,7 @@ def ticks(run: SimulatedRun) -> list[float]:
     return [event.time_s - EPOCH_S for event in events if isinstance(event, ClockTicked)]
 
 
-def test_a_node_that_is_registered_announces_itself_and_trains():
+def test_registered_node_announces_itself_and_trains():
     cell = configuration(zones=(zone(nodes=zone().nodes[2:]),))
     joined = NodeRegistered(cell="c", node="new", zone="z", gpu_type="fast", tariff="t")
     wide = bid("wide", deadline_s=EPOCH_S + 90, memory_gib=7.0)
@@ -70,7 +70,7 @@ def test_a_node_retires_when_its_runs_are_over():
     assert completed.node == "b1"
 
 
-def test_the_nodes_of_a_zone_are_started_again_when_it_changes_its_base_model():
+def test_changed_base_model_restarts_nodes():
     changed = zone(base_model="small")
     run = simulate((5, ZoneConfigured(cell="c", zone=changed)), (7, bid()))
     said = [entry.envelope.event for entry in run.ledger if isinstance(entry.envelope.event, NodeOnline)]
@@ -78,7 +78,7 @@ def test_the_nodes_of_a_zone_are_started_again_when_it_changes_its_base_model():
     assert len(outcomes(run, JobCompleted)) == 1
 
 
-def test_users_withdraw_and_ask_and_vendors_quote_in_the_course_of_it():
+def test_withdrawals_quotes_and_vendor_events_are_simulated():
     run = simulate(
         (3, bid("prepared", needs_preprocessing=True)),
         (4, vendor("fast", 0.1, 0.0)),
@@ -92,7 +92,7 @@ def test_users_withdraw_and_ask_and_vendors_quote_in_the_course_of_it():
     ]
 
 
-def test_what_users_say_at_a_time_comes_after_the_clock_and_all_else_before_it_in_the_order_of_the_file():
+def test_user_inputs_follow_the_clock_others_precede():
     run = simulate((SLOT_S, bid()), (SLOT_S, withdraw()), (SLOT_S, vendor("fast", 0.1, 0.0)))
     events = [entry.envelope.event.TYPE.split(".")[1:3] for entry in run.ledger]
     at = events.index(["vendor", "quoted"])
@@ -108,23 +108,23 @@ def test_the_clock_runs_until_the_last_input():
     assert withdraw() in [entry.envelope.event for entry in run.ledger], "though it comes after its tick"
 
 
-def test_a_simulation_goes_on_for_two_slots_after_the_last_deadline():
+def test_simulation_lasts_two_slots_beyond_last_deadline():
     assert ticks(simulate((0, bid())))[-1] == 60 + 2 * SLOT_S
 
 
-def test_a_far_deadline_does_not_keep_a_simulation_going_when_its_job_is_over():
+def test_far_deadline_does_not_prolong_simulation():
     run = simulate((0, bid("near")), (1, bid("far", deadline_s=FAR_S)))
     assert {job.job_id for job in outcomes(run, JobCompleted)} == {"near", "far"}
     assert ticks(run)[-1] == 60 + 2 * SLOT_S
     assert ticks(simulate((1, bid("far", deadline_s=MAX_TIME_S))))[-1] <= 60
 
 
-def test_inputs_beyond_what_events_can_speak_of_are_refused():
+def test_inputs_beyond_bounds_of_events_are_refused():
     with pytest.raises(WorkloadError, match="beyond the year 2100"):
         simulate((MAX_TIME_S, withdraw()))
 
 
-def test_events_that_follow_one_another_are_asked_for_one_at_a_time():
+def test_successive_events_are_requested_one_by_one():
     queue, asked = EventQueue(), []
 
     def endless(first_s: float, step_s: float):

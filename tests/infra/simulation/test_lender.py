@@ -56,7 +56,7 @@ def events(run: SimulatedRun, kind: type[Event]) -> list[Event]:
     return [entry.envelope.event for entry in run.ledger if isinstance(entry.envelope.event, kind)]
 
 
-def test_servers_are_lent_when_the_load_falls_and_are_back_in_time_when_it_rises(run):
+def test_falling_load_lends_and_rising_load_reclaims(run):
     changes = outcomes(run, LoanChanged)
     lent = {change.server for change in changes if change.status == "on_loan"}
     back = {change.server for change in changes if change.status == "returned"}
@@ -70,13 +70,13 @@ def test_servers_are_lent_when_the_load_falls_and_are_back_in_time_when_it_rises
     assert {end.status for end in ended} == {"in_time"}
 
 
-def test_a_lender_asks_for_nothing_that_the_cell_does_not_do(run):
+def test_requests_of_lender_are_all_carried_out(run):
     assert events(run, CapacityOffered)
     assert events(run, CapacityReclaimed)
     assert outcomes(run, EventIgnored) == []
 
 
-def test_the_elastic_job_spreads_to_lent_servers_and_shrinks_again_without_a_preemption(run):
+def test_elastic_job_uses_lent_servers_without_preemption(run):
     resized = outcomes(run, JobResized)
     on_lent = [any(member.node.startswith("t") for member in each.servers) for each in resized]
     assert resized[0].workers == 8
@@ -122,7 +122,7 @@ def test_a_lender_goes_on_under_new_settings():
     assert len(lent) == SERVERS - math.ceil(0.5 * SERVERS) - 2, "headroom, and what the load needs"
 
 
-def test_a_lender_offers_again_what_the_cell_has_passed_over():
+def test_lender_repeats_refused_offer():
     zone = CELL.zones[1]
     not_lending = zone.model_copy(update={"lending": None})
     inputs = [

@@ -45,12 +45,12 @@ def at(offset_s: float) -> str:
         pytest.param("1970-01-01T02:16:44.500+02:00", 4.5, id="in another zone"),
     ],
 )
-def test_an_event_happened_when_its_sender_says_as_far_as_the_ticks_allow(sent, expected_s):
+def test_event_time_is_senders_within_ticks(sent, expected_s):
     ledger = entries(("", tick(0)), (sent, bid()), ("", tick(1)))
     assert [time_s - EPOCH_S for time_s, _ in timed(ledger)] == [0.0, expected_s, 10.0]
 
 
-def test_the_order_of_the_ledger_is_kept_whatever_senders_say_and_the_end_waits_for_one_more_tick():
+def test_ledger_order_is_kept_until_a_final_tick():
     ledger = entries(
         ("", tick(0)), (at(6.0), bid("a")), (at(3.0), bid("b")), ("", tick(1)), (at(50.0), bid("c"))
     )
@@ -64,7 +64,7 @@ def test_a_tick_that_goes_back_moves_no_time():
     assert [time_s - EPOCH_S for time_s, _ in timed(ledger)] == [20.0, 20.0, 30.0]
 
 
-def test_before_the_first_tick_a_time_may_be_unknown():
+def test_time_before_first_tick_may_be_unknown():
     assert [time_s for time_s, _ in timed(entries(("", bid())))] == [BEFORE_ALL]
 
 
@@ -109,7 +109,7 @@ LOST = (
         ),
     ],
 )
-def test_a_node_is_there_between_its_signs_of_life(heard, offset_s, expected):
+def test_node_is_present_between_signs_of_life(heard, offset_s, expected):
     assert until(recording_of(*heard), offset_s) == expected
 
 
@@ -119,6 +119,6 @@ def test_generations_of_what_ifs_count_up():
     assert recording_of((0.0, tick(0)), (1.0, tick(1)), (2.0, tick(2)), ids=ids).generation == 4
 
 
-def test_a_ledger_knows_nodes_that_it_configures_or_hears():
+def test_ledger_has_nodes_by_configuration_or_report():
     recording = recording_of((0.0, heard("stray")))
     assert [recording.has_node(node) for node in ("a1", "stray", "added-1")] == [True, True, False]

@@ -110,7 +110,7 @@ def eventful(tmp_path_factory) -> Path:
     return write(tmp_path_factory.mktemp("eventful") / "ledger.jsonl", ledger)
 
 
-def test_without_a_change_no_job_of_a_simulated_ledger_differs(drawn):
+def test_unchanged_ledger_gives_same_jobs(drawn):
     found = compared(drawn)
     assert found.simulation_is_exact
     assert len(list(found.jobs())) == 40
@@ -120,7 +120,7 @@ def test_without_a_change_no_job_of_a_simulated_ledger_differs(drawn):
     assert {job.before.state for job in found.jobs()} == {"completed", "rejected"}
 
 
-def test_losses_withdrawals_and_vendors_come_again_as_they_were(eventful):
+def test_losses_withdrawals_and_vendors_are_repeated(eventful):
     steps: list[Step] = []
     found = compared(eventful, steps=steps)
     assert found.simulation_is_exact
@@ -147,7 +147,7 @@ def test_losses_withdrawals_and_vendors_come_again_as_they_were(eventful):
     assert (states["prepared"], states["dearer"]) == (("completed", ""), ("refunded", "node_lost"))
 
 
-def test_a_lost_node_reports_nothing_and_its_slot_is_done_again(eventful):
+def test_lost_node_is_silent_and_slot_repeated(eventful):
     steps: list[Step] = []
     compared(eventful, steps=steps)
     runs = [entry.envelope.event for entry, _ in steps if entry.envelope.source == "millrace/simulate"]
@@ -166,7 +166,7 @@ def test_a_lost_node_reports_nothing_and_its_slot_is_done_again(eventful):
 
 
 @pytest.mark.parametrize("policy", ["eft", "fixed-price", *long("published", "ntm", "titan")])
-def test_nodes_are_lost_when_they_were_under_any_policy_and_the_log_verifies(eventful, policy):
+def test_nodes_are_lost_alike_under_any_policy(eventful, policy):
     own = ledger_configuration(eventful, None)
     price = 10_000 if policy == "fixed-price" else None
     steps: list[Step] = []
@@ -182,7 +182,7 @@ def test_nodes_are_lost_when_they_were_under_any_policy_and_the_log_verifies(eve
     assert verify([entry for entry, _ in steps], records).ok
 
 
-def test_a_what_if_of_a_what_if_is_a_ledger_like_any_other(eventful, tmp_path):
+def test_result_of_what_if_is_valid_ledger(eventful, tmp_path):
     own = ledger_configuration(eventful, None)
     other = Alternative(OtherPolicies("eft").of, additions=(NodeAddition("z", "fast", 1),)).of(own)
     steps: list[Step] = []
@@ -192,7 +192,7 @@ def test_a_what_if_of_a_what_if_is_a_ledger_like_any_other(eventful, tmp_path):
     assert ends(again.before) == ends(once.after)
 
 
-def test_executors_of_another_pace_are_told_apart_from_the_change(tmp_path):
+def test_pace_of_executors_is_separated_from_change(tmp_path):
     ledger = drawn_ledger(tmp_path / "ledger.jsonl", pace=0.5)
     assert not compared(ledger).simulation_is_exact
     assert compared(ledger, pace=0.5).simulation_is_exact
@@ -205,7 +205,7 @@ def crowd(nodes: int) -> CellConfigured:
 
 
 @pytest.mark.parametrize("more", [0, 1, 2, 3, 4])
-def test_each_more_node_admits_one_more_job_that_needs_a_node_of_its_own(tmp_path, more):
+def test_each_added_node_admits_one_more_job(tmp_path, more):
     whole = {"speed_samples_per_s": {"fast": 10.0}, "work_samples": 400}
     bids = [(0.1 * number, bid(f"j{number}", units=90.0, **whole)) for number in range(1, 5)]
     ledger, _ = played(crowd(1), asked(crowd(1), 8, {}, bids))
@@ -218,7 +218,7 @@ def test_each_more_node_admits_one_more_job_that_needs_a_node_of_its_own(tmp_pat
     assert after.nodes_lost == 0
 
 
-def test_a_ledger_of_real_reports_is_folded_as_it_is_and_simulated_at_the_planned_pace(tmp_path):
+def test_recorded_reports_are_simulated_at_planned_pace(tmp_path):
     bench = Bench.configured(zones=(zone(nodes=zone().nodes[:1]),))
     bench.send(online("a1"), tick(0), bid(deadline_s=EPOCH_S + 60.0))
     slot = 1
@@ -241,7 +241,7 @@ def test_a_ledger_of_real_reports_is_folded_as_it_is_and_simulated_at_the_planne
     assert half_pace.simulated.payment_micros == 0
 
 
-def test_a_failure_of_a_node_that_is_gone_changes_nothing(eventful):
+def test_failure_of_departed_node_changes_nothing(eventful):
     own = ledger_configuration(eventful, None)
     without = own.zones[0].model_copy(update={"nodes": own.zones[0].nodes[1:]})
     steps: list[Step] = []
@@ -251,13 +251,13 @@ def test_a_failure_of_a_node_that_is_gone_changes_nothing(eventful):
     assert found.after.nodes.losses == 1
 
 
-def test_bids_for_a_zone_that_is_gone_are_rejected(drawn):
+def test_bids_for_removed_zone_are_rejected(drawn):
     renamed = DRAWN.zones[0].model_copy(update={"id": "y"})
     found = compared(drawn, DRAWN.model_copy(update={"zones": (renamed,)}))
     assert {JobEnd.of(job.after) for job in found.jobs()} == {JobEnd("rejected", "unknown_zone")}
 
 
-def test_nodes_serve_the_base_model_that_their_zone_has_now(drawn):
+def test_nodes_serve_present_base_model_of_zone(drawn):
     zones = (DRAWN.zones[0].model_copy(update={"base_model": "other"}),)
     found = compared(drawn, DRAWN.model_copy(update={"zones": zones}))
     assert ends(found.after) == ends(found.before)
@@ -265,7 +265,7 @@ def test_nodes_serve_the_base_model_that_their_zone_has_now(drawn):
 
 
 @pytest.mark.parametrize("part", [0.2, 0.3, 0.4, 0.5])
-def test_a_ledger_that_ends_early_is_simulated_to_its_end_only(drawn, tmp_path, part):
+def test_truncated_ledger_is_simulated_to_its_end(drawn, tmp_path, part):
     lines = drawn.read_bytes().splitlines(keepends=True)
     cut = tmp_path / "ledger.jsonl"
     cut.write_bytes(b"".join(lines[: int(len(lines) * part)]))
@@ -322,7 +322,7 @@ def histories(draw) -> tuple[dict[str, tuple[float, float]], list]:
 @settings(
     max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_simulating_a_simulated_ledger_is_exact_whatever_is_lost_or_withdrawn(tmp_path, history):
+def test_simulating_simulated_ledger_is_exact(tmp_path, history):
     absences, others = history
     ledger, decisions = played(EVENTFUL, asked(EVENTFUL, 16, absences, others))
     steps: list[Step] = []

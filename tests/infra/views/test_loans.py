@@ -7,7 +7,7 @@ from schemas.codec import Envelope
 from schemas.inference import InferenceLoadReported
 
 
-def test_a_load_that_is_stamped_ahead_does_not_hide_those_that_follow():
+def test_load_from_future_hides_no_later_one():
     loans = CellLoans()
     events: list[Event] = [
         ClockTicked(cell="c", time_s=60.0),

@@ -32,21 +32,19 @@ def explained(bench: Bench, capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [line.strip() for line in capsys.readouterr().out.splitlines()]
 
 
-def test_explain_says_what_was_lost_with_a_node(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_shows_progress_lost_with_node(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     lines = explained(bench, capsys)
     (at,) = [at for at, line in enumerate(lines) if line.endswith("at 30 samples")]
     assert lines[at + 1] == "40 samples were reported before; those after 30 are lost"
 
 
-def test_explain_says_which_reports_count_for_nothing(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_explain_marks_ignored_reports(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     lines = explained(bench, capsys)
     (at,) = [at for at, line in enumerate(lines) if "fails at 40 samples" in line]
     assert lines[at + 1].startswith("ignored (stale_report): job j")
 
 
-def test_a_late_report_of_an_older_run_does_not_move_a_job_ahead(bench: Bench) -> None:
+def test_late_report_of_older_run_changes_no_progress(bench: Bench) -> None:
     board = Board("c")
     for entry in bench.ledger:
         board.take_event(entry.envelope)

@@ -31,11 +31,11 @@ def test_arrivals_fill_the_span_in_order(generated):
     assert (offsets[0], offsets[-1]) == (0.0, 86_400.0)
 
 
-def test_gaps_vary_as_on_philly_and_not_as_poisson(generated):
+def test_gaps_vary_as_on_philly(generated):
     assert variation(generated) == pytest.approx(2.5, abs=0.25)
 
 
-def test_arrivals_by_the_hour_are_as_uneven_as_in_the_traces(generated):
+def test_hourly_arrivals_are_uneven_as_in_traces(generated):
     mean_gap_s = 86_400.0 / MANY
     # 42 jobs arrive per hour on Philly.
     counts = Counter(int(arrival.offset_s / (42 * mean_gap_s)) for arrival in generated)
@@ -43,13 +43,13 @@ def test_arrivals_by_the_hour_are_as_uneven_as_in_the_traces(generated):
     assert 61 <= pstdev(by_hour) ** 2 / fmean(by_hour) <= 156
 
 
-def test_one_tenant_is_half_and_tenants_come_in_runs(generated):
+def test_one_tenant_is_half_in_runs(generated):
     users = [arrival.user for arrival in generated]
     assert users.count("tenant-1") / MANY == pytest.approx(0.505, abs=0.03)
     assert fmean(a == b for a, b in pairwise(users)) == pytest.approx(0.80, abs=0.02)
 
 
-def test_sizes_have_the_median_of_the_trace_and_its_long_tail(generated):
+def test_sizes_have_median_and_tail_of_trace(generated):
     sizes = sorted(arrival.gpu_s for arrival in generated)
     assert median(sizes) == pytest.approx(1_211, rel=0.1)
     assert sum(sizes[-MANY // 100 :]) > 0.4 * sum(sizes)
@@ -66,7 +66,7 @@ def test_a_cut_keeps_the_proportions_of_the_gaps():
     ]
 
 
-def test_a_cut_is_consecutive_and_its_place_is_drawn():
+def test_cut_is_consecutive_at_drawn_place():
     jobs = trace(*range(0, 1_000, 10))
     cuts = {cut_from_trace(jobs, 3, 20.0, seed)[0].gpu_s for seed in range(20)}
     assert len(cuts) > 10

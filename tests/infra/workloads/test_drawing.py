@@ -41,7 +41,7 @@ def test_an_auction_gets_bids():
     assert len(drawn(AUCTION)) == 200
 
 
-def test_an_elastic_zone_gets_elastic_jobs_by_the_size_of_its_servers():
+def test_elastic_zone_gets_jobs_by_server_size():
     jobs = draw_jobs(ELASTIC, 1)
     assert {type(timed.event.workload) for timed in jobs} == {ElasticWorkload}
     assert 0 <= jobs[0].time_s <= jobs[-1].time_s < DAY_S
@@ -79,7 +79,7 @@ def test_zones_that_take_no_jobs_are_passed_over():
     assert drawn(both, jobs=10) == drawn(AUCTION, jobs=10)
 
 
-def test_several_elastic_zones_share_the_jobs_by_their_gpus():
+def test_elastic_zones_share_jobs_by_gpus():
     small = elastic_zone(2, id="y")
     small = small.model_copy(
         update={"nodes": tuple(node.model_copy(update={"id": f"y-{node.id}"}) for node in small.nodes)}
@@ -91,7 +91,7 @@ def test_several_elastic_zones_share_the_jobs_by_their_gpus():
     assert {job.zone for job in drawn(cell, jobs=1)} == {"y"}
 
 
-def test_zones_whose_jobs_are_not_drawn_together_are_refused():
+def test_zones_without_joint_drawing_are_refused():
     elastic = elastic_zone(id="e").model_dump_json().replace('"flat"', '"t"')
     both = configuration(zones=(zone(throughput=ROWS), Zone.model_validate_json(elastic)))
     with pytest.raises(WorkloadError, match="policies auction, elastic, whose jobs are not drawn together"):
@@ -117,7 +117,7 @@ BAD_OPTIONS = {
 
 
 @pytest.mark.parametrize(("options", "message"), BAD_OPTIONS.values(), ids=BAD_OPTIONS)
-def test_an_option_that_is_none_is_named(options, message):
+def test_invalid_option_is_named(options, message):
     with pytest.raises(WorkloadError, match=message):
         draw_jobs(ELASTIC, 1, options=options)
 
@@ -137,13 +137,13 @@ def trace(tmp_path_factory) -> Path:
     return path
 
 
-def test_an_elastic_zone_takes_as_many_jobs_of_a_trace_as_load_it(trace):
+def test_elastic_zone_takes_trace_jobs_by_load(trace):
     jobs = drawn(elastic_cell(4), trace=trace, options={"load": "0.5"})
     assert len(jobs) == pytest.approx(0.5 * 16 * 24 / 4, abs=1)
     assert len(drawn(elastic_cell(4), trace=trace, options={"as_recorded": "true"})) == 4 * 96
 
 
-def test_a_number_of_jobs_of_a_trace_is_refused_for_an_elastic_zone(trace):
+def test_job_count_of_trace_is_refused_for_elastic(trace):
     with pytest.raises(WorkloadError, match="give the load in place of it"):
         draw_jobs(elastic_cell(4), 1, trace=trace, jobs=3)
 
@@ -154,7 +154,7 @@ def test_a_trace_with_too_little_work_is_named(trace):
 
 
 @pytest.mark.skipif(not TRACE.is_file(), reason=f"the trace {TRACE} is not there")
-def test_a_real_trace_loads_a_cluster_for_a_day():
+def test_real_trace_loads_cluster_for_day():
     jobs = drawn(ELASTIC, trace=TRACE)
     asked_gpu_s = sum(job.workload.work_samples / 300.0 for job in jobs)
     assert asked_gpu_s / (12 * 4 * DAY_S) == pytest.approx(0.78, rel=0.3)

@@ -21,14 +21,14 @@ def test_jobs_are_read_from_plain_and_gzipped_files(tmp_path):
     assert expected[1].gpu_s == 120.0
 
 
-def test_a_job_may_ask_for_a_share_of_a_gpu(tmp_path):
+def test_job_may_request_share_of_gpu(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text(HEADER + "j1,u,10,60,0.25,,,\n")
     (job,) = read_trace(path)
     assert (job.gpus, job.gpu_s) == (0.25, 15.0)
 
 
-def test_a_byte_order_mark_before_the_header_is_no_part_of_it(tmp_path):
+def test_byte_order_mark_is_not_part_of_header(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text(HEADER + GOOD, encoding="utf-8-sig")
     assert [job.job_id for job in read_trace(path)] == ["j1"]
@@ -77,7 +77,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("text", "fault"), BAD.values(), ids=BAD.keys())
-def test_a_bad_file_is_named_with_row_and_column_on_one_line(tmp_path, text, fault):
+def test_invalid_file_is_named_by_row_and_column(tmp_path, text, fault):
     path = tmp_path / "t.csv"
     path.write_text(text)
     with pytest.raises(TraceError) as error:
@@ -113,7 +113,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("content", "fault"), BROKEN.values(), ids=BROKEN.keys())
-def test_broken_bytes_are_refused_with_the_row_that_was_reached(tmp_path, content, fault):
+def test_invalid_bytes_are_refused_with_row(tmp_path, content, fault):
     path = tmp_path / "t.csv"
     path.write_bytes(content)
     with pytest.raises(TraceError) as error:
@@ -121,7 +121,7 @@ def test_broken_bytes_are_refused_with_the_row_that_was_reached(tmp_path, conten
     assert str(error.value).startswith(f"{path}: {fault}")
 
 
-def test_a_damaged_archive_is_a_fault_of_one_line_or_still_a_trace(tmp_path):
+def test_damaged_archive_is_fault_or_trace(tmp_path):
     path = tmp_path / "t.csv.gz"
     jobs = [f"j{number},u{number % 7},{number}.5,{60 + number * 37 % 91},1,,,\n" for number in range(60)]
     whole = gzip.compress("".join([HEADER, *jobs]).encode(), mtime=0)
@@ -143,7 +143,7 @@ def test_a_damaged_archive_is_a_fault_of_one_line_or_still_a_trace(tmp_path):
     assert len(faults) > 0.9 * len(damaged)
 
 
-def test_a_line_without_end_is_not_read_to_its_end(tmp_path):
+def test_endless_line_is_not_read_to_end(tmp_path):
     path = tmp_path / "t.csv.gz"
     path.write_bytes(gzip.compress((HEADER + "x" * 10**6).encode()))
     with pytest.raises(TraceError, match="row 2: longer than 4096 bytes"):
@@ -155,7 +155,7 @@ def test_a_missing_file_is_named(tmp_path):
         read_trace(tmp_path / "none.csv")
 
 
-def test_an_archive_that_unpacks_to_too_much_is_not_read_to_its_end(tmp_path, monkeypatch):
+def test_archive_bomb_is_not_read_to_end(tmp_path, monkeypatch):
     monkeypatch.setattr(trace_module, "MAX_TRACE_BYTES", 1_000)
     path = tmp_path / "t.csv.gz"
     path.write_bytes(

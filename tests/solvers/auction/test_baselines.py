@@ -42,7 +42,7 @@ def test_no_plan_with_room_finishes_earlier(case):
         market.reserve(found.placement, wanted)
 
 
-def test_of_the_fastest_class_it_takes_the_fullest_node_that_fits():
+def test_fullest_fitting_node_of_fastest_class():
     of = fleet((3, 10.0, 8.0), (1, 10.0, 8.0))
     market = Market(of, 1, 0, lambda *_: 0.0)
     market.free_samples[0] = [10.0, 4.0, 6.0, 4.0]
@@ -75,7 +75,7 @@ def request(id: str = "j", work_samples: int = 2) -> Request:
     return Request(id, demand(of, work_samples, [1], 1.0), CHOICES, 0, 4)
 
 
-def test_the_fastest_vendor_is_the_one_of_lowest_delay_and_the_cheapest_the_one_of_lowest_price_in_time():
+def test_fastest_and_cheapest_vendor_meet_deadline():
     assert fastest_vendor(request(), 5) == CHOICES[1]
     assert cheapest_vendor(request(), 5) == CHOICES[2]
     assert cheapest_vendor(request(), 6) == CHOICES[4]
@@ -83,7 +83,7 @@ def test_the_fastest_vendor_is_the_one_of_lowest_delay_and_the_cheapest_the_one_
     assert fastest_vendor(request(work_samples=5), 5) is None
 
 
-def test_vendors_in_time_are_drawn_alike_and_by_the_id_alone():
+def test_vendors_in_time_are_drawn_by_id():
     drawn = Counter(drawn_vendor(request(f"job-{number}"), 5).vendor for number in range(4_000))
     assert set(drawn) == {"a", "b", "c", "d"}
     assert all(abs(count - 1_000) < 150 for count in drawn.values())
@@ -97,7 +97,7 @@ def test_vendors_in_time_are_drawn_alike_and_by_the_id_alone():
     st.lists(st.tuples(st.integers(1, 12), st.integers(1, 4), st.integers(0, 40)), min_size=1, max_size=8),
     st.sampled_from(["eft", "ntm", "fixed"]),
 )
-def test_what_is_admitted_fits_pays_its_price_and_never_more_than_the_bid(tasks, name):
+def test_admitted_plan_fits_and_pays_its_price(tasks, name):
     of = fleet((2, 6.0, 6.0))
     build = ExclusiveMarket if name == "ntm" else Market
     market = build(of, 4, 0, lambda _, slot: 6.0 * slot)
@@ -126,7 +126,7 @@ def test_what_is_admitted_fits_pays_its_price_and_never_more_than_the_bid(tasks,
         assert all(tasks_there == 1 for tasks_there in held.values())
 
 
-def test_an_exclusive_market_has_room_only_where_nothing_is():
+def test_exclusive_market_offers_only_empty_nodes():
     of = fleet((2, 6.0, 6.0))
     market = ExclusiveMarket(of, 2, 0, lambda *_: 0.0)
     wanted = demand(of, 1, [1], 1.0)

@@ -30,7 +30,7 @@ def changed(data: st.DataObject, before: Fleet) -> Fleet:
 
 @settings(max_examples=examples(150), deadline=None, derandomize=True, database=None)
 @given(st.data())
-def test_what_is_taken_stays_taken_and_nothing_gets_cheaper(data: st.DataObject) -> None:
+def test_taken_room_stays_and_nothing_gets_cheaper(data: st.DataObject) -> None:
     before, *_ = data.draw(small_cases())
     price = data.draw(st.sampled_from([0.0, 1.5]))
     opening = EmptyPrices(compute=lambda _index, _slots: price, memory=lambda _index, _slots: price)

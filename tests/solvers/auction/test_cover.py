@@ -54,7 +54,7 @@ def assert_gap_is_true(found: Cover | AdditivePlan, least: float, cutoff: float,
 
 @settings(max_examples=examples(600), deadline=None)
 @given(problems(), STEPS, CUTOFFS)
-def test_what_is_found_covers_the_work_and_its_gap_is_true(problem, steps, cutoff):
+def test_found_cover_has_true_gap(problem, steps, cutoff):
     costs, samples, work = problem
     least = min(every_cover(costs, samples, work), default=math.inf)
     found = cheapest_cover(costs, by_cost(costs), samples, work, cutoff, steps)

@@ -15,7 +15,7 @@ numbers = st.floats(min_value=-1e300, max_value=1e300).map(lambda value: value /
 
 @given(st.lists(numbers | st.sampled_from((1e16, -1e16, 1.0, -1.0, 2.0**-53, 5e-324)), max_size=80))
 @settings(max_examples=examples(4_000), deadline=None)
-def test_it_is_the_sum_that_the_standard_library_finds(values):
+def test_sum_equals_that_of_fsum(values):
     assert exact_sum(np.array(values, float)).hex() == math.fsum(values).hex()
 
 

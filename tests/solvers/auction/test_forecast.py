@@ -48,7 +48,7 @@ def evenly(instance: Instance, prices: np.ndarray) -> np.ndarray:
 @settings(deadline=None)
 @example(seed=47, tasks=2, slots=4)
 @given(st.integers(0, 10**6), st.integers(0, 6), st.integers(1, 5))
-def test_tasks_ask_in_even_parts_of_the_slots_of_their_cheapest_choice(seed, tasks, slots) -> None:
+def test_demand_is_even_over_cheapest_slots(seed, tasks, slots) -> None:
     rng = random.Random(seed)
     instance = random_instance(rng, tasks=tasks, slots=slots, is_empty=True)
     prices = np.array(
@@ -69,18 +69,18 @@ def crowd(count: int, slots: int = 2, work_slots: int = 1, nodes: int = 1) -> In
     return empty_instance(of, slots, tasks)
 
 
-def test_where_there_is_room_for_all_nothing_has_a_price() -> None:
+def test_sufficient_room_has_no_price() -> None:
     (forecast,) = forecast_opening_prices(crowd(2), HOURLY)
     assert set(forecast.compute_micros) == set(forecast.memory_micros) == {0.0}
 
 
-def test_what_too_many_ask_for_opens_at_most_of_what_they_offer() -> None:
+def test_scarce_room_opens_below_its_offers() -> None:
     (forecast,) = forecast_opening_prices(crowd(12), HOURLY)
     price = forecast.compute_micros[FIRST_SLOT] + forecast.memory_micros[FIRST_SLOT] / 4
     assert price == pytest.approx(OPENING_PART * 1_000.0, rel=0.25)
 
 
-def test_slots_that_only_late_tasks_want_cost_more_than_those_before_anybody_comes() -> None:
+def test_slots_of_late_tasks_cost_more() -> None:
     instance = crowd(0, slots=8)
     wanted = demand(instance.fleet, 10, [10], 1.0)
     instance.tasks.extend(
@@ -91,7 +91,7 @@ def test_slots_that_only_late_tasks_want_cost_more_than_those_before_anybody_com
     assert by_slot[0] < by_slot[4] < by_slot[7]
 
 
-def test_hours_that_the_day_has_not_get_the_mean_of_all() -> None:
+def test_missing_hours_get_the_mean() -> None:
     (forecast,) = forecast_opening_prices(crowd(12), HOURLY)
     assert len(forecast.compute_micros) == HOURS_PER_DAY
     known = forecast.compute_micros[FIRST_SLOT : FIRST_SLOT + 2]

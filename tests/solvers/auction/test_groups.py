@@ -19,7 +19,7 @@ SIZES = st.tuples(st.integers(0, 9), st.integers(0, 9))
 
 @settings(max_examples=examples(400), deadline=None)
 @given(st.integers(3, 30), st.integers(3, 30), st.randoms(use_true_random=False))
-def test_tasks_that_fit_on_a_node_together_weigh_at_most_one_node_in_every_view(samples, gib, rng):
+def test_tasks_sharing_node_weigh_at_most_one(samples, gib, rng):
     of = fleet((1, float(samples), float(gib)))
     groups = NodeGroups.of(empty_instance(of, 1, []))
     weighed, left_samples, left_gib = np.zeros(VIEWS), samples, gib
@@ -30,7 +30,7 @@ def test_tasks_that_fit_on_a_node_together_weigh_at_most_one_node_in_every_view(
     assert (weighed <= 1.0 + 1e-12).all()
 
 
-def test_three_tasks_of_two_fifths_weigh_more_than_a_node_in_the_view_of_second_order():
+def test_three_tasks_exceed_node_in_second_order():
     of = fleet((1, 10.0, 10.0))
     groups = NodeGroups.of(empty_instance(of, 1, []))
     weights = groups.weights(demand(of, 100, [4], 1.0))
@@ -39,7 +39,7 @@ def test_three_tasks_of_two_fifths_weigh_more_than_a_node_in_the_view_of_second_
     assert constraining(weights[None])[0, 4]
 
 
-def test_a_task_weighs_infinitely_much_where_it_does_not_fit():
+def test_unfit_task_has_infinite_weight():
     of = fleet((1, 10.0, 10.0), (1, 10.0, 2.0))
     groups = NodeGroups.of(empty_instance(of, 1, []))
     weights = groups.weights(demand(of, 100, [4, 4], 3.0))
@@ -47,7 +47,7 @@ def test_a_task_weighs_infinitely_much_where_it_does_not_fit():
     assert np.isinf(weights[1]).all()
 
 
-def test_every_node_with_room_is_in_one_group_of_its_slot_and_class():
+def test_node_with_room_is_in_one_group():
     instance = random_instance(random.Random(3), tasks=0, nodes=6, slots=4)
     groups = NodeGroups.of(instance)
     classes = len(instance.fleet.classes)

@@ -47,7 +47,7 @@ def test_all_node_slots_are_of_one_compiled_type(kind, of):
     assert {numba.typeof(each.full_costs) for each in (market, restored)} == {numba.typeof(usual.full_costs)}
 
 
-def test_opening_prices_of_all_nodes_are_summed_exactly_by_class():
+def test_opening_prices_sum_exactly_by_class():
     opening = EmptyPrices(
         compute=lambda index, slot: 0.1 + index * 1e15 + slot / 3, memory=lambda _index, slot: slot * 1e-9 / 7
     )

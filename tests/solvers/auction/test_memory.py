@@ -17,7 +17,7 @@ def least_bytes(**changes: object) -> float:
     return least_memory_gib(SHAPE.model_copy(update=changes), BASE) * BYTES_PER_GIB
 
 
-def test_it_is_the_adapters_numbers_and_what_each_token_keeps() -> None:
+def test_memory_is_adapter_and_kept_tokens() -> None:
     parameters = 3 * 2 * ((8 + 8) + (16 + 8))
     per_token = 2 * (4 * 8 + 2 * 4 + 3 * 16) * 2 + 4 * 100
     assert least_bytes() == 16 * parameters + 40 * per_token

@@ -48,7 +48,7 @@ def assert_sound(instance, solution):
 
 @settings(max_examples=examples(80), deadline=None)
 @given(RANDOM)
-def test_the_schedule_free_form_finds_what_brute_force_finds(rng):
+def test_schedule_free_form_matches_brute_force(rng):
     instance = random_instance(rng, tasks=rng.randint(0, 4), slots=rng.randint(1, 3))
     solution = solve_schedule_free(instance, LONG_S, 0.0)
     assert_sound(instance, solution)
@@ -58,7 +58,7 @@ def test_the_schedule_free_form_finds_what_brute_force_finds(rng):
 
 @settings(max_examples=examples(80), deadline=None)
 @given(RANDOM)
-def test_the_optimum_lies_between_the_welfare_and_the_bound_of_columns(rng):
+def test_optimum_lies_between_welfare_and_bound(rng):
     instance = random_instance(rng, tasks=rng.randint(0, 4), slots=rng.randint(1, 3))
     solution = solve_by_columns(instance, LONG_S, 0.0)
     assert_sound(instance, solution)
@@ -66,7 +66,7 @@ def test_the_optimum_lies_between_the_welfare_and_the_bound_of_columns(rng):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_columns_come_to_what_the_schedule_free_form_comes_to(seed):
+def test_columns_match_schedule_free_form(seed):
     instance = random_instance(random.Random(seed), tasks=8, nodes=3, slots=5, is_empty=seed % 2 == 0)
     exact = solve_schedule_free(instance, LONG_S, 0.0)
     by_columns = solve_by_columns(instance, LONG_S, 0.0)
@@ -97,9 +97,7 @@ def test_an_instance_without_tasks_is_solved(solve):
         pytest.param(4, 4, 1.0, 4, id="a bid of no more than its cost"),
     ],
 )
-def test_a_task_that_fits_nowhere_or_brings_nothing_is_left_out(
-    solve, work_samples, samples, gib, bid_micros
-):
+def test_unfit_or_worthless_task_is_left_out(solve, work_samples, samples, gib, bid_micros):
     of = fleet((1, 8.0, 8.0))
     task = OfferedTask(
         "j", bid_micros, demand(of, work_samples, [samples], gib), NO_VENDOR, FIRST_SLOT, FIRST_SLOT + 1
@@ -108,7 +106,7 @@ def test_a_task_that_fits_nowhere_or_brings_nothing_is_left_out(
     assert (solution.status, solution.plans, solution.welfare_micros) == ("optimal", (), 0)
 
 
-def test_two_tasks_of_more_than_half_a_node_are_known_not_to_share_it():
+def test_large_tasks_do_not_share_node():
     # The sums of Eqs. 5b and 5c would let three nodes take all five tasks of 0.6 of a node.
     of = fleet((3, 10.0, 10.0))
     tasks = [
@@ -119,7 +117,7 @@ def test_two_tasks_of_more_than_half_a_node_are_known_not_to_share_it():
 
 
 @pytest.mark.parametrize("solve", SOLVERS)
-def test_a_solver_out_of_time_says_so_and_its_bound_holds(solve):
+def test_timed_out_solver_keeps_valid_bound(solve):
     instance = random_instance(random.Random(5), tasks=60, nodes=4, slots=12, is_empty=True)
     reached = offline_optimum(instance, LONG_S, 0.05)
     hurried = solve(instance, 0.0, 0.0)
@@ -135,7 +133,7 @@ def test_a_solver_writes_nothing_to_the_terminal(solve, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_no_plans_with_a_bound_above_zero_are_called_none():
+def test_positive_bound_without_plans_is_no_solution():
     instance = random_instance(random.Random(5), tasks=10, is_empty=True)
     nothing = OfflineSolution.of(instance, (), math.inf, 0.01, 0.0)
     assert (nothing.status, nothing.welfare_micros) == ("none", 0)
@@ -143,7 +141,7 @@ def test_no_plans_with_a_bound_above_zero_are_called_none():
     assert math.isinf(nothing.gap)
 
 
-def test_a_solver_whose_plans_violate_the_problem_is_found_out():
+def test_violating_plans_of_solver_are_detected():
     of = fleet((1, 8.0, 8.0))
     task = OfferedTask("j", 9, demand(of, 8, [4], 1.0), NO_VENDOR, FIRST_SLOT, FIRST_SLOT + 1)
     short = PlannedTask("j", NO_VENDOR[0], Placement((FIRST_SLOT,), (0,)))
@@ -151,7 +149,7 @@ def test_a_solver_whose_plans_violate_the_problem_is_found_out():
         OfflineSolution.of(empty_instance(of, 2, [task]), [short], math.inf, 0.01, 0.0)
 
 
-def test_what_does_not_fit_beside_what_brings_more_is_not_kept():
+def test_less_valuable_conflicts_are_dropped():
     of = fleet((1, 8.0, 8.0))
     tasks = [
         OfferedTask(f"j{n}", 9 + n, demand(of, 4, [4], 3.0), NO_VENDOR, FIRST_SLOT, FIRST_SLOT)
@@ -162,7 +160,7 @@ def test_what_does_not_fit_beside_what_brings_more_is_not_kept():
     assert [plan.job_id for plan in kept] == ["j2", "j1"]
 
 
-def test_prices_sought_by_descent_bound_what_the_master_bounds(monkeypatch):
+def test_descent_prices_bound_the_master(monkeypatch):
     instance = random_instance(random.Random(2), tasks=120, nodes=4, slots=12, is_empty=True)
     monkeypatch.setattr("solvers.auction.offline.columns.PATIENCE_PER_TASK", 0)
     by_master = solve_by_columns(instance, LONG_S, 0.0)
@@ -175,7 +173,7 @@ def test_prices_sought_by_descent_bound_what_the_master_bounds(monkeypatch):
     assert by_descent.bound_micros <= 1.05 * by_master.bound_micros
 
 
-def test_where_greedy_plans_are_near_the_bound_at_prices_of_zero_no_other_prices_are_sought(monkeypatch):
+def test_greedy_plans_near_bound_end_search(monkeypatch):
     instance = random_instance(random.Random(2), tasks=20, nodes=40, slots=12, is_empty=True)
     monkeypatch.setattr(Relaxation, "generate", None)
     solution = solve_by_columns(instance, LONG_S, 0.01)
@@ -184,7 +182,7 @@ def test_where_greedy_plans_are_near_the_bound_at_prices_of_zero_no_other_prices
 
 
 @pytest.mark.parametrize("seek", ["columns", "descent"])
-def test_prices_are_sought_until_their_bound_is_low_enough_and_no_longer(seek):
+def test_price_search_stops_at_sufficient_bound(seek):
     instance = random_instance(random.Random(2), tasks=120, nodes=4, slots=12, is_empty=True)
     relaxation = Relaxation(instance)
     unpriced_micros = relaxation.unpriced.bound_micros
@@ -203,7 +201,7 @@ def test_prices_are_sought_until_their_bound_is_low_enough_and_no_longer(seek):
     assert least_micros < bound_micros(between_micros) <= between_micros < unpriced_micros
 
 
-def test_a_large_instance_goes_to_columns_and_keeps_its_promises():
+def test_large_instance_uses_columns():
     instance = random_instance(random.Random(12), tasks=300, nodes=12, slots=24, is_empty=True)
     nodes = len(instance.fleet.nodes)
     node_slots = sum(nodes * (task.last_slot - task.first_slot + 1) for task in instance.tasks)

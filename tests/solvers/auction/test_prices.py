@@ -17,7 +17,7 @@ from tests.support.markets import additive_cost, demand, every_schedule, fleet, 
 NO_VENDOR = [VendorOption(None, 0, 0)]
 
 
-def test_prices_rise_as_equations_7_and_8_say_in_normalised_units():
+def test_prices_follow_equations_7_and_8():
     of = fleet((1, 10.0, 8.0))
     market = Market(of, 2, 0, lambda *_: 0.0)
     wanted = demand(of, 5, [5], 2.0)
@@ -32,7 +32,7 @@ def test_prices_rise_as_equations_7_and_8_say_in_normalised_units():
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 10), st.floats(1.0, 9.0)), min_size=1, max_size=30))
-def test_a_full_node_slot_is_dearer_than_any_bid_within_the_declared_bound(uses):
+def test_full_node_slot_exceeds_any_declared_bid(uses):
     # Lemma 2: with b-bar at least the money unit (1), use of the whole capacity lifts the price to alpha.
     of = fleet((1, 10.0, 8.0))
     market = Market(of, 1, 0, lambda *_: 0.0)
@@ -45,7 +45,7 @@ def test_a_full_node_slot_is_dearer_than_any_bid_within_the_declared_bound(uses)
     assert market.compute_price[0, 0] >= 5.0 * (1 - 1e-12)
 
 
-def test_prices_stop_where_no_bid_could_ever_beat_them():
+def test_prices_stop_above_any_bid():
     of = fleet((1, 10.0, 8.0))
     market = Market(of, 1, 0, lambda *_: 0.0)
     wanted = demand(of, 10, [10], 8.0)
@@ -88,7 +88,7 @@ def offline_optimum(cases, capacity_samples, capacity_gib, build):
     st.integers(1, 2),
     st.sampled_from([0.0, 0.3, 1.0, 4.0]),
 )
-def test_the_dual_bound_is_never_below_the_offline_optimum(tasks, nodes, alpha):
+def test_dual_bound_exceeds_offline_optimum(tasks, nodes, alpha):
     of = fleet((nodes, 6.0, 6.0))
 
     def build():
@@ -105,7 +105,7 @@ def test_the_dual_bound_is_never_below_the_offline_optimum(tasks, nodes, alpha):
     assert auctioneer.welfare.planned_micros <= optimum <= auctioneer.prices.bound_micros
 
 
-def test_mu_as_printed_is_too_small_and_the_certificates_is_not():
+def test_printed_mu_is_too_small():
     # Erratum P8: mu = max(0, F) prices both node-slots at the dearer one's price; constraint 6a prices each
     # at its own, so a plan is left whose surplus exceeds the printed mu: the printed point is infeasible.
     of = fleet((1, 10.0, 8.0))
@@ -129,7 +129,7 @@ def test_mu_as_printed_is_too_small_and_the_certificates_is_not():
 
 
 @pytest.mark.parametrize(("order", "rises"), [("room_first", False), ("published", True)])
-def test_a_task_refused_for_lack_of_room_raises_prices_in_the_published_order_only(order, rises):
+def test_refused_task_raises_prices_in_published_order(order, rises):
     # Erratum P2: Algorithm 1 as printed raises prices first and checks capacity after.
     of = fleet((1, 6.0, 6.0))
     auctioneer = primal_dual(Market(of, 1, 0, lambda *_: 0.0), PriceRises(1.0, 1.0), order=order)
@@ -141,7 +141,7 @@ def test_a_task_refused_for_lack_of_room_raises_prices_in_the_published_order_on
     assert bool((auctioneer.market.compute_price > before).any()) is rises
 
 
-def test_an_absurd_bid_raises_prices_no_more_than_the_densest_that_is_expected():
+def test_absurd_bid_raises_prices_like_densest_expected():
     def price_after(bid_micros: int) -> float:
         of = fleet((1, 6.0, 6.0))
         auctioneer = primal_dual(Market(of, 1, 0, lambda *_: 0.0), PriceRises(1.0, 1.0, 30.0))
@@ -156,7 +156,7 @@ def test_an_absurd_bid_raises_prices_no_more_than_the_densest_that_is_expected()
 
 @settings(max_examples=examples(300), deadline=None)
 @given(small_cases(), st.integers(0, 60), st.sampled_from([0.0, 0.01, 1.0]))
-def test_every_plan_that_may_be_admitted_raises_the_bound_by_its_welfare_or_more(case, surplus, alpha):
+def test_admissible_plan_raises_bound_by_its_welfare(case, surplus, alpha):
     # Weak duality, plan by plan: mu_i and the rises of prices are worth no less than the plan, whatever
     # becomes of it and of the others. Of any plan, since baselines choose by other rules than the price.
     market, wanted, options, _, _ = case
@@ -177,7 +177,7 @@ def test_every_plan_that_may_be_admitted_raises_the_bound_by_its_welfare_or_more
         assert math.ceil(bid_micros - least) + math.ceil(math.fsum(rises)) >= welfare
 
 
-def test_amounts_near_the_largest_round_no_plan_above_its_bound():
+def test_extreme_amounts_keep_plan_below_bound():
     of = fleet((1, 1_000.0, 8.0))
     market = Market(of, 300, 0, lambda *_: 0.0)
     market.compute_price[:], market.memory_price[:] = 33016112084217.438, 20325730120105.32

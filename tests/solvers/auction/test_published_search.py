@@ -99,7 +99,7 @@ def test_the_exact_search_is_never_dearer(case):
     assert best.critical_micros <= published.critical_micros * (1 + 1e-12)
 
 
-def test_the_running_maximum_misses_the_optimum_that_the_exact_search_finds():
+def test_running_maximum_misses_the_optimum():
     # For one sample the table keeps slot 0 (price 2, no cost) and drops slot 1 (no price, cost 3), although
     # slot 1 wins once a second slot would have to pay the ceiling of slot 0 too.
     of = fleet((2, 10.0, 10.0))
@@ -118,7 +118,7 @@ def test_the_running_maximum_misses_the_optimum_that_the_exact_search_finds():
     assert (published.placement.slots, published.critical_micros) == ((0, 2), 4.0)
 
 
-def test_a_dearer_and_slower_vendor_may_lead_past_the_mistake_of_the_table():
+def test_dominated_vendor_may_avoid_table_error():
     of = fleet((2, 10.0, 10.0))
     costs = np.array([0.0, 30.0, 0.0])
     market = Market(of, 3, 0, lambda _, slots: costs[slots] * 10)

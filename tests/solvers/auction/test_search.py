@@ -29,7 +29,7 @@ NO_VENDOR = [VendorOption(None, 0, 0)]
 
 @settings(max_examples=examples(1_500), deadline=None)
 @given(small_cases())
-def test_no_schedule_with_room_is_cheaper_than_the_one_found(case):
+def test_found_schedule_is_cheapest_with_room(case):
     market, wanted, options, first, last = case
     window = Window.of(market, wanted, options, first, last)
     found = window and best_schedule(market, wanted, window, room_only=True)
@@ -44,7 +44,7 @@ def test_no_schedule_with_room_is_cheaper_than_the_one_found(case):
 
 @settings(max_examples=examples(700), deadline=None)
 @given(small_cases())
-def test_no_plan_with_or_without_room_is_cheaper_node_slot_by_node_slot_than_the_certificate_says(case):
+def test_certificate_bounds_every_plan_below(case):
     market, wanted, *_ = case
     every = every_schedule(*case, room_only=False)
     least = min((additive_cost(market, wanted, schedule) for schedule in every), default=math.inf)
@@ -55,7 +55,7 @@ def test_no_plan_with_or_without_room_is_cheaper_node_slot_by_node_slot_than_the
 
 @settings(max_examples=examples(700), deadline=None)
 @given(small_cases(), st.floats(0, 60))
-def test_a_cutoff_hides_what_costs_as_much_and_nothing_else(case, cutoff):
+def test_cutoff_hides_only_equal_or_higher_costs(case, cutoff):
     market, wanted, *_ = case
     window = Window.of(*case)
     if window is None:
@@ -67,7 +67,7 @@ def test_a_cutoff_hides_what_costs_as_much_and_nothing_else(case, cutoff):
 
 @settings(max_examples=examples(500), deadline=None)
 @given(small_cases())
-def test_the_earliest_last_slot_is_the_least_for_which_a_plan_exists(case):
+def test_earliest_last_slot_admits_plan(case):
     market, wanted, options, _, _ = case
     end = market.first_slot + market.horizon_slots - 1
     possible = [
@@ -84,7 +84,7 @@ def test_the_earliest_last_slot_is_the_least_for_which_a_plan_exists(case):
     st.integers(1, 10**6),
     st.integers(1, 3 * 10**6),
 )
-def test_a_cover_is_exact_however_far_apart_the_costs_are(costs, step, work):
+def test_cover_is_exact_for_distant_costs(costs, step, work):
     samples = np.array([step], np.int64)
     column = np.array(costs)[:, None]
     cost = cheapest_cover(column, by_cost(column), samples, work, math.inf, ENDLESS).cost
@@ -93,13 +93,13 @@ def test_a_cover_is_exact_however_far_apart_the_costs_are(costs, step, work):
     assert cost == pytest.approx(least, rel=1e-9)
 
 
-def test_a_vendor_dearer_and_slower_than_another_is_never_considered():
+def test_dominated_vendor_is_not_considered():
     fast, slow = VendorOption("fast", 9, 1), VendorOption("slow", 9, 2)
     cheap, worse = VendorOption("cheap", 3, 4), VendorOption("worse", 5, 4)
     assert undominated([worse, slow, cheap, fast]) == [fast, cheap]
 
 
-def test_a_task_without_room_is_told_which_resource_bound():
+def test_task_without_room_gets_limiting_resource():
     of = fleet((1, 10.0, 8.0))
     market = Market(of, 4, 0, lambda *_: 0.0)
     wanted = demand(of, 4, [2], 4.0)

@@ -23,7 +23,7 @@ BUDGETS = st.sampled_from([0, 1, 30, 100, 300, 1_000])
 
 @settings(max_examples=examples(800), deadline=None)
 @given(small_cases(most_classes=4), BUDGETS)
-def test_there_is_a_plan_where_there_is_room_and_its_gap_is_true(case, budget):
+def test_plan_exists_with_true_gap(case, budget):
     market, wanted, options, first, last = case
     window = Window.of(market, wanted, options, first, last)
     found = window and best_schedule(market, wanted, window, True, budget)
@@ -40,7 +40,7 @@ def test_there_is_a_plan_where_there_is_room_and_its_gap_is_true(case, budget):
 
 @settings(max_examples=examples(800), deadline=None)
 @given(small_cases(most_classes=4))
-def test_a_search_within_its_budget_is_proven_and_exact(case):
+def test_search_within_budget_is_exact(case):
     market, wanted, *_ = case
     window = Window.of(*case)
     found = window and best_schedule(market, wanted, window, room_only=True)
@@ -54,7 +54,7 @@ def test_a_search_within_its_budget_is_proven_and_exact(case):
 
 @settings(max_examples=examples(400), deadline=None)
 @given(small_cases(most_classes=3), BUDGETS)
-def test_what_the_certificate_knows_too_little_of_is_bounded_from_below(case, budget):
+def test_unknown_parts_are_bounded_from_below(case, budget):
     market, wanted, *_ = case
     window = Window.of(*case)
     if window is None:
@@ -77,7 +77,7 @@ def crowded_market(seed: int, slots: int) -> Market:
     return market
 
 
-def test_a_large_search_ends_with_its_budget_and_more_budget_narrows_the_gap():
+def test_larger_budget_narrows_the_gap():
     market = crowded_market(seed=1, slots=144)
     wanted = demand(market.fleet, 70_000, [1_119, 1_117, 1_009, 1_219], 8.0)
     window = Window.of(market, wanted, NO_VENDOR, 0, 143)
@@ -95,7 +95,7 @@ def test_a_large_search_ends_with_its_budget_and_more_budget_narrows_the_gap():
 
 
 @pytest.mark.parametrize("budget", [0, 50_000, 10**6])
-def test_a_search_cut_short_ends_in_the_same_place_each_time(budget):
+def test_truncated_search_is_repeatable(budget):
     rng = random.Random(3)
     market = crowded_market(seed=2, slots=96)
     for _ in range(5):
@@ -110,7 +110,7 @@ def test_a_search_cut_short_ends_in_the_same_place_each_time(budget):
 
 @settings(max_examples=examples(300), deadline=None)
 @given(small_cases(most_classes=3), BUDGETS, st.lists(st.integers(0, 60), min_size=1, max_size=4))
-def test_plan_and_price_of_a_search_cut_short_know_no_bid(case, budget, bids):
+def test_truncated_search_is_independent_of_bid(case, budget, bids):
     market, wanted, options, first, last = case
     before = primal_dual(market, PriceRises(1.0, 1.0), budget_steps=budget)
     request = Request("j", wanted, options, first, last)

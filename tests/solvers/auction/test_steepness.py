@@ -22,7 +22,7 @@ def learnt(offers: list[float], award_micros: float, opening_micros: float = 1.0
 
 
 @given(st.floats(1, 1e15))
-def test_an_amount_lies_in_its_class_and_below_the_next(micros: float) -> None:
+def test_amount_lies_in_its_class(micros: float) -> None:
     place = _class_of(micros)
     assert least_ratio_of(place, 8) <= micros
     assert micros < least_ratio_of(place, 8) * 1.125 + 1
@@ -42,7 +42,7 @@ def test_declared_bounds_hold_until_enough_have_won() -> None:
     assert steepness.rises().alpha != DECLARED.alpha
 
 
-def test_a_full_node_slot_costs_what_four_fifths_of_the_winners_offered() -> None:
+def test_full_node_slot_costs_most_winners_offers() -> None:
     rises = learnt([100.0] * 20 + [1_024.0] * 80, award_micros=512.0).rises()
     # Taken in ever smaller shares, at a mean b-bar of 512, from a price of 1.
     assert math.e + (math.e - 1) * rises.alpha * 512.0 == pytest.approx(1_024.0)
@@ -50,7 +50,7 @@ def test_a_full_node_slot_costs_what_four_fifths_of_the_winners_offered() -> Non
     assert rises.max_density_micros == DECLARED.max_density_micros
 
 
-def test_winners_of_node_slots_that_open_at_nothing_tell_nothing() -> None:
+def test_winners_of_free_slots_teach_nothing() -> None:
     assert learnt([1_024.0] * 100, 512.0, opening_micros=0.0).rises() == DECLARED
 
 
@@ -65,7 +65,7 @@ def test_prices_that_open_above_all_offers_still_rise() -> None:
     assert learnt([100.0] * 100, 512.0, opening_micros=5_000.0).rises().alpha == 0.05
 
 
-def test_one_absurd_winner_counts_as_one_of_the_highest_density_allowed() -> None:
+def test_absurd_winner_counts_as_highest_density() -> None:
     steepness = LearnedSteepness(PriceRises(1.0, 1.0, 2_048.0), 144)
     steepness.count_award(1e15, 1.0, 0.0)
     assert steepness.state()["offers"] == [(_class_of(2_048.0), 1)]
@@ -92,7 +92,7 @@ def test_a_restored_one_goes_on_as_the_other() -> None:
     assert other.state() == steepness.state()
 
 
-def test_many_horizons_at_once_are_forgotten_as_one_after_another() -> None:
+def test_skipped_horizons_fade_like_single_ones() -> None:
     # A cell whose slots began in 1970 passes all of them with its first tick.
     offers = [100.0] * 1_000 + [900.0] * 37 + [5_000.0]
     for horizons in (1, 3, 7, 40):

@@ -66,7 +66,7 @@ def problem(seed: int, bids: int, nodes: int, slots: int, most_slots: int, full:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_an_answer_is_feasible_and_as_good_as_the_solver_finds_with_all_nodes(seed):
+def test_answer_is_feasible_and_near_full_solution(seed):
     asked = problem(seed, bids=5, nodes=2, slots=4, most_slots=2, full=0.8)
     instance = instance_of(asked)
     answer = solve_batch(asked, LIMIT_S)
@@ -91,7 +91,7 @@ def test_an_answer_is_feasible_and_as_good_as_the_solver_finds_with_all_nodes(se
     assert answer.status == ("optimal" if proven else "feasible")
 
 
-def test_where_columns_prove_the_gap_no_program_is_solved(monkeypatch):
+def test_proven_gap_needs_no_program(monkeypatch):
     asked = problem(1, bids=80, nodes=50, slots=40, most_slots=12, full=0.5)
     asked = asked.model_copy(update={"relative_gap": 0.05})
     monkeypatch.setattr(titan, "solve_schedule_free", None)
@@ -100,7 +100,7 @@ def test_where_columns_prove_the_gap_no_program_is_solved(monkeypatch):
     assert answer.plans
 
 
-def test_where_the_gap_stays_open_the_program_has_the_rest_of_the_time_and_the_better_plans_count(
+def test_open_gap_runs_program_and_keeps_better(
     monkeypatch,
 ):
     asked = problem(3, bids=12, nodes=2, slots=6, most_slots=3, full=0.8)
@@ -121,7 +121,7 @@ def test_where_the_gap_stays_open_the_program_has_the_rest_of_the_time_and_the_b
 
 
 @pytest.mark.slow
-def test_the_bound_holds_for_all_the_room_though_the_program_sees_a_part(monkeypatch):
+def test_bound_covers_room_outside_program(monkeypatch):
     asked = problem(3, bids=12, nodes=2, slots=6, most_slots=3, full=0.8)
     instance = instance_of(asked)
     whole = solve_schedule_free(instance, LIMIT_S, GAP)
@@ -148,7 +148,7 @@ def test_the_instance_is_the_request_in_other_words():
     assert task.demand.compute_share.tolist() == [samples / 100 for samples in bid.slot_samples]
 
 
-def test_a_large_batch_is_cut_to_a_model_that_can_be_built():
+def test_large_batch_is_cut_to_buildable_model():
     instance = instance_of(problem(1, bids=80, nodes=50, slots=40, most_slots=12, full=0.5))
     small = pruned(instance, MAX_VARIABLES)
     variables = sum(

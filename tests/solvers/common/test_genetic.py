@@ -74,9 +74,7 @@ def problems(draw: st.DrawFn) -> tuple[list[Job], list[int]]:
 
 @given(problems(), st.integers(0, 2**64 - 1))
 @settings(deadline=None)
-def test_what_is_found_takes_one_option_of_each_job_and_fits(
-    problem: tuple[list[Job], list[int]], seed: int
-) -> None:
+def test_solution_has_one_fitting_option_per_job(problem: tuple[list[Job], list[int]], seed: int) -> None:
     options, capacity_gpus = options_of(problem[0]), problem[1]
     chosen = found_by(options, capacity_gpus, seed, generations=5)
     assert all(first <= option for first, option in zip(options.starts[:-1], chosen, strict=True))
@@ -86,7 +84,7 @@ def test_what_is_found_takes_one_option_of_each_job_and_fits(
 
 @given(problems(), st.integers(0, 2**64 - 1))
 @settings(deadline=None)
-def test_what_is_found_is_never_worse_than_the_start(problem: tuple[list[Job], list[int]], seed: int) -> None:
+def test_solution_is_no_worse_than_start(problem: tuple[list[Job], list[int]], seed: int) -> None:
     options, capacity_gpus = options_of(problem[0]), problem[1]
     better = found_by(options, capacity_gpus, seed, generations=3)
     for generations in (0, 5):

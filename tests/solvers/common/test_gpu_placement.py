@@ -30,20 +30,20 @@ def looked_for(gpus: int, free: Mapping[str, int], preferred: Mapping[str, int])
     return None if gpus else placed
 
 
-def test_one_node_comes_before_several_and_the_fullest_before_others() -> None:
+def test_one_fullest_node_comes_first() -> None:
     assert place(2, {"a": 4, "b": 2, "c": 3}, {}) == {"b": 2}
 
 
-def test_what_no_node_holds_takes_whole_nodes_and_the_rest_of_a_full_one() -> None:
+def test_large_demand_takes_whole_nodes_and_rest() -> None:
     assert place(6, {"a": 4, "b": 2, "c": 4, "d": 3}, {}) == {"a": 4, "b": 2}
 
 
-def test_a_node_that_has_had_the_task_comes_first_among_equals() -> None:
+def test_former_node_wins_ties() -> None:
     assert place(2, {"a": 2, "b": 2}, {"b": 1}) == {"b": 2}
     assert place(2, {"a": 2, "b": 4}, {"b": 1}) == {"a": 2}
 
 
-def test_too_few_are_none() -> None:
+def test_too_few_gpus_give_no_placement() -> None:
     assert place(3, {"a": 1, "b": 1}, {}) is None
 
 
@@ -61,7 +61,7 @@ def test_no_fewer_nodes_would_do(gpus: int, free: dict[str, int]) -> None:
 
 @settings(max_examples=examples(2_000))
 @given(FREE, st.data())
-def test_the_index_finds_what_a_look_at_every_node_finds(free: dict[str, int], data: st.DataObject) -> None:
+def test_index_matches_full_scan(free: dict[str, int], data: st.DataObject) -> None:
     idle = IdleGpus(NODES, free)
     for _ in range(data.draw(st.integers(1, 8))):
         node = data.draw(st.sampled_from(NODES))

@@ -11,7 +11,7 @@ from solvers.elastic.heuristics import Afs
 from tests.support.elastic_rounds import Round, demand, granted_workers, imperfect_speedup, rounds, training
 
 
-def test_the_shortest_job_starts_first_and_one_that_does_not_fit_is_passed_over() -> None:
+def test_shortest_job_starts_and_unfit_ones_pass() -> None:
     waiting = [
         demand("a", 0, (4, 4), remaining_work_s=4_000.0),
         demand("b", 1, (6, 6), remaining_work_s=3_000.0),
@@ -21,7 +21,7 @@ def test_the_shortest_job_starts_first_and_one_that_does_not_fit_is_passed_over(
     assert granted_workers(Afs().allocate(waiting, [], training(9.0))) == {"b": 6, "c": 3}
 
 
-def test_a_worker_goes_to_the_largest_gain_per_gpu() -> None:
+def test_worker_goes_to_largest_gain_per_gpu() -> None:
     running = [
         demand("a", 0, (1, 3), workers=1, speedup=(0.0, 1.0, 1.7, 2.2)),
         demand("b", 1, (1, 3), workers=1, speedup=(0.0, 1.0, 1.8, 2.4)),
@@ -32,7 +32,7 @@ def test_a_worker_goes_to_the_largest_gain_per_gpu() -> None:
         assert granted_workers(Afs().allocate([], running, training(float(gpus)))) == expected
 
 
-def test_flexible_workers_are_shared_out_anew_each_round() -> None:
+def test_flexible_workers_are_redistributed_each_round() -> None:
     running = [
         demand("a", 0, (1, 3), workers=3, speedup=(0.0, 1.0, 1.5, 1.75)),
         demand("b", 1, (1, 3), workers=1),
@@ -55,7 +55,7 @@ def test_a_worker_that_gains_nothing_is_not_given() -> None:
     assert Afs().allocate([], running, training(8.0)) == []
 
 
-def test_a_job_that_is_slower_in_two_pools_gives_up_the_other() -> None:
+def test_job_slower_in_two_pools_leaves_one() -> None:
     spanning = {"spans_pools": True, "flexible_pool": "loaned"}
     running = [demand("a", 0, (2, 3), workers=3, spanning_speed=0.5, **spanning)]
     # With all its workers it is at 1.5, with its base demand at 2.
@@ -81,9 +81,7 @@ def concave_jobs(draw: st.DrawFn) -> list[JobDemand]:
 
 
 @given(concave_jobs(), st.integers(0, 8))
-def test_with_workers_that_bring_less_and_less_the_total_throughput_is_the_highest(
-    jobs: list[JobDemand], gpus: int
-) -> None:
+def test_diminishing_workers_maximise_throughput(jobs: list[JobDemand], gpus: int) -> None:
     granted = granted_workers(Afs().allocate([], jobs, training(float(gpus))))
     found = sum(job.speedup[granted.get(job.job_id, job.workers)] for job in jobs)
     best = max(
@@ -95,7 +93,7 @@ def test_with_workers_that_bring_less_and_less_the_total_throughput_is_the_highe
 
 
 @given(rounds())
-def test_no_job_waits_that_would_fit_before_any_grows(round_: Round) -> None:
+def test_fitting_jobs_start_before_any_grows(round_: Round) -> None:
     grants = Afs().allocate(round_.waiting, round_.running, round_.free_gpus)
     granted = granted_workers(grants)
     left = dict(round_.free_gpus)

@@ -6,7 +6,7 @@ from solvers.elastic.demand import Allocation, WorkerGrant
 from tests.support.elastic_rounds import demand, training
 
 
-def test_what_a_job_gives_up_is_idle_and_what_it_grows_by_is_not() -> None:
+def test_released_gpus_are_idle_and_gained_not() -> None:
     job = demand("a", 0, (2, 6), workers=5, gpus_per_worker=2)
     allocation = Allocation([job], training(3.0))
     assert (allocation.idle_gpus("training"), allocation.flexible_gpus("training")) == (3, 6)
@@ -17,7 +17,7 @@ def test_what_a_job_gives_up_is_idle_and_what_it_grows_by_is_not() -> None:
     assert allocation.grants() == [WorkerGrant("a", 6, "training", "training")]
 
 
-def test_a_job_that_ends_the_round_with_what_it_had_is_granted_nothing() -> None:
+def test_unchanged_job_is_granted_nothing() -> None:
     job = demand("a", 0, (2, 6), workers=5)
     allocation = Allocation([job], training(3.0))
     allocation.resize(job, 2)
@@ -25,7 +25,7 @@ def test_a_job_that_ends_the_round_with_what_it_had_is_granted_nothing() -> None
     assert allocation.grants() == []
 
 
-def test_flexible_workers_stay_in_the_pool_where_they_are() -> None:
+def test_flexible_workers_keep_their_pool() -> None:
     job = demand("a", 0, (2, 6), workers=3, spans_pools=True, flexible_pool="loaned", spanning_speed=0.5)
     allocation = Allocation([job], {"training": 8.0, "loaned": 2.0})
     assert [allocation.speed(job, workers) for workers in (2, 3, 4)] == [2.0, 1.5, 2.0]

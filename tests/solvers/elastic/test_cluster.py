@@ -23,7 +23,7 @@ def cluster(training=(), loaned=(), factor=1, **options):
     return made
 
 
-def test_a_worker_goes_to_the_server_in_use_that_it_fills_most():
+def test_worker_goes_to_server_it_fills_most():
     servers = cluster(training=(8, 8, 8))
     servers.place("five", 1, 5, "training", "inelastic")
     servers.place("seven", 1, 7, "training", "inelastic")
@@ -52,7 +52,7 @@ def test_decreasing_gpus_per_worker_then_arrival():
     ]  # fmt: skip
 
 
-def test_base_and_flexible_workers_are_on_separate_loaned_servers():
+def test_base_and_flexible_workers_use_separate_loans():
     servers = cluster(loaned=(8, 8, 8))
     assert servers.place("a", 2, 2, "loaned", "base") == {"l0": 2}
     assert servers.place("a", 2, 2, "loaned", "flexible") == {"l1": 2}
@@ -62,7 +62,7 @@ def test_base_and_flexible_workers_are_on_separate_loaned_servers():
     assert [server for server in servers.servers("loaned") if not servers.server(server).firm_gpus] == ["l1"]
 
 
-def test_the_other_group_is_used_only_where_nothing_else_has_room():
+def test_other_group_is_used_last():
     servers = cluster(loaned=(4, 4))
     servers.place("a", 1, 1, "loaned", "base")
     servers.place("b", 1, 1, "loaned", "flexible")
@@ -85,7 +85,7 @@ def test_training_servers_are_not_grouped():
     assert servers.place("a", 1, 1, "training", "flexible") == {"t0": 1}
 
 
-def test_three_workers_on_loan_do_the_work_of_one():
+def test_three_loaned_workers_equal_one():
     # Erratum L4: T4 against V100.
     servers = cluster(loaned=(8, 8), factor=3)
     assert servers.free_gpus("loaned") == pytest.approx(16 / 3)
@@ -96,7 +96,7 @@ def test_three_workers_on_loan_do_the_work_of_one():
     assert servers.place("b", 3, 1, "loaned", "base") is None
 
 
-def test_workers_of_one_kind_are_in_one_class_the_fastest_with_room():
+def test_workers_of_kind_use_fastest_class():
     servers = Cluster()
     servers.add_server("slow", "loaned", 9, 3)
     servers.add_server("fast", "loaned", 2, 2)
@@ -123,7 +123,7 @@ def test_shrinking_frees_servers():
         servers.shrink("a", 3)
 
 
-def test_flexible_workers_leave_servers_that_can_be_emptied_first():
+def test_flexible_workers_leave_emptiable_servers_first():
     servers = cluster(loaned=(4, 4))
     servers.place("base", 1, 2, "loaned", "base")
     servers.place("a", 6, 1, "loaned", "flexible")
@@ -131,7 +131,7 @@ def test_flexible_workers_leave_servers_that_can_be_emptied_first():
     assert servers.shrink("a", 4) == {"l1": 4}
 
 
-def test_flexible_workers_make_up_for_base_ones_that_leave():
+def test_flexible_workers_replace_leaving_base_ones():
     servers = cluster(loaned=(2, 4, 4, 4))
     servers.place("a", 2, 1, "loaned", "base")
     servers.place("a", 6, 1, "loaned", "flexible")
@@ -156,7 +156,7 @@ def test_flexible_workers_make_up_for_base_ones_that_leave():
         (3, {"base": {"l1": 2}, "flexible": {"t0": 3}}),
     ],
 )
-def test_flexible_workers_of_another_pool_stand_in_for_the_base_demand_where_they_are_enough(flexible, after):
+def test_enough_flexible_workers_replace_base_demand(flexible, after):
     servers = cluster(training=(4, 4), loaned=(2, 2))
     servers.place("a", 4, 1, "loaned", "base")
     servers.place("a", flexible, 1, "training", "flexible")
@@ -408,7 +408,7 @@ TestClusterMachine = ClusterMachine.TestCase
 TestClusterMachine.settings = settings(max_examples=examples(150), stateful_step_count=30, deadline=None)
 
 
-def test_a_restored_cluster_places_as_the_other_goes_on_to():
+def test_restored_cluster_places_alike():
     def churn(servers, first, last):
         placed = []
         for number in range(first, last):

@@ -7,17 +7,17 @@ from solvers.elastic.heuristics import FirstInFirstOut, Opportunistic
 from tests.support.elastic_rounds import Round, demand, granted_workers, rounds, training
 
 
-def test_the_head_of_the_line_holds_up_all_others() -> None:
+def test_head_of_queue_blocks_others() -> None:
     waiting = [demand("a", 0, (2, 2)), demand("b", 1, (7, 7)), demand("c", 2, (1, 1))]
     assert granted_workers(FirstInFirstOut().allocate(waiting, [], training(8.0))) == {"a": 2}
 
 
-def test_a_head_that_no_server_has_room_for_holds_up_all_others_too() -> None:
+def test_unplaceable_head_blocks_others_too() -> None:
     waiting = [demand("a", 0, (2, 2), barred_pools=frozenset(["training"])), demand("b", 1, (1, 1))]
     assert FirstInFirstOut().allocate(waiting, [], training(8.0)) == []
 
 
-def test_in_two_queues_a_head_without_a_server_holds_up_its_own_queue() -> None:
+def test_unplaceable_head_blocks_its_queue_only() -> None:
     waiting = [
         demand("a", 0, (2, 2), pools=("loaned", "training"), barred_pools=frozenset(["loaned"])),
         demand("b", 1, (1, 1)),
@@ -27,14 +27,14 @@ def test_in_two_queues_a_head_without_a_server_holds_up_its_own_queue() -> None:
     assert grants == [WorkerGrant("b", 1, "training", "training")]
 
 
-def test_elastic_jobs_run_with_their_base_demand_whatever_idles() -> None:
+def test_elastic_jobs_run_at_base_demand() -> None:
     waiting = [demand("b", 1, (2, 6))]
     running = [demand("a", 0, (2, 6), workers=2)]
     grants = FirstInFirstOut().allocate(waiting, running, training(100.0))
     assert grants == [WorkerGrant("b", 2, "training", "training")]
 
 
-def test_a_job_starts_in_the_first_of_its_pools_with_room() -> None:
+def test_job_starts_in_first_pool_with_room() -> None:
     waiting = [demand("a", 0, (4, 4), pools=("loaned", "training")), demand("b", 1, (4, 4))]
     grants = FirstInFirstOut().allocate(waiting, [], {"training": 8.0, "loaned": 8 / 3})
     assert grants == [
@@ -44,13 +44,13 @@ def test_a_job_starts_in_the_first_of_its_pools_with_room() -> None:
 
 
 @given(rounds())
-def test_the_baseline_starts_those_that_came_first_and_resizes_nobody(round_: Round) -> None:
+def test_baseline_starts_in_order_without_resizing(round_: Round) -> None:
     grants = FirstInFirstOut().allocate(round_.waiting, round_.running, round_.free_gpus)
     started = [grant.job_id for grant in grants]
     assert started == [job.job_id for job in round_.waiting[: len(started)]]
 
 
-def test_fungible_jobs_queue_for_idle_servers_alone_and_others_for_training_servers() -> None:
+def test_fungible_jobs_wait_for_idle_servers() -> None:
     waiting = [
         demand("a", 0, (4, 4), pools=("loaned", "training")),
         demand("b", 1, (6, 6)),
@@ -67,7 +67,7 @@ def test_fungible_jobs_queue_for_idle_servers_alone_and_others_for_training_serv
 
 
 @given(rounds())
-def test_in_each_of_the_two_queues_those_that_came_first_start(round_: Round) -> None:
+def test_queues_start_in_order_of_arrival(round_: Round) -> None:
     grants = Opportunistic().allocate(round_.waiting, round_.running, round_.free_gpus)
     for fungible, pool in ((True, "loaned"), (False, "training")):
         queue = [job.job_id for job in round_.waiting if ("loaned" in job.pools) == fungible]

@@ -12,16 +12,16 @@ def test_jobs_grow_on_what_idles_the_earliest_first() -> None:
     assert granted_workers(Gandiva().allocate([], running, training(5.0))) == {"a": 6, "b": 3}
 
 
-def test_a_job_that_starts_grows_in_the_same_round() -> None:
+def test_started_job_grows_in_same_round() -> None:
     assert granted_workers(Gandiva().allocate([demand("a", 0, (2, 6))], [], training(5.0))) == {"a": 5}
 
 
-def test_nobody_grows_while_a_job_waits() -> None:
+def test_no_job_grows_while_one_waits() -> None:
     running = [demand("a", 0, (2, 6), workers=2)]
     assert Gandiva().allocate([demand("b", 1, (8, 8))], running, training(7.0)) == []
 
 
-def test_flexible_workers_leave_for_a_waiting_job_the_latest_jobs_first_and_no_more_than_it_takes() -> None:
+def test_latest_jobs_shrink_for_waiting_one() -> None:
     running = [
         demand("a", 0, (2, 6), workers=6),
         demand("b", 1, (1, 3), workers=3, gpus_per_worker=2),
@@ -32,12 +32,12 @@ def test_flexible_workers_leave_for_a_waiting_job_the_latest_jobs_first_and_no_m
     assert granted_workers(grants) == {"a": 5, "b": 1, "d": 6}
 
 
-def test_nobody_shrinks_for_a_job_that_would_not_fit_all_the_same() -> None:
+def test_useless_shrinking_is_avoided() -> None:
     running = [demand("a", 0, (2, 6), workers=6)]
     assert Gandiva().allocate([demand("b", 1, (6, 6))], running, training(1.0)) == []
 
 
-def test_gpus_of_another_pool_are_of_no_use_to_a_waiting_job() -> None:
+def test_gpus_of_other_pool_do_not_help() -> None:
     running = [demand("a", 0, (2, 6), workers=6, pools=("loaned",))]
     assert Gandiva().allocate([demand("b", 1, (2, 2))], running, training(1.0)) == []
     grants = Gandiva().allocate(
@@ -47,7 +47,7 @@ def test_gpus_of_another_pool_are_of_no_use_to_a_waiting_job() -> None:
 
 
 @given(rounds())
-def test_jobs_start_in_order_and_grow_only_when_none_waits(round_: Round) -> None:
+def test_jobs_grow_only_without_waiting_ones(round_: Round) -> None:
     grants = Gandiva().allocate(round_.waiting, round_.running, round_.free_gpus)
     granted = granted_workers(grants)
     started = [job.job_id for job in round_.waiting if job.job_id in granted]

@@ -51,7 +51,7 @@ def preference(of, choice):
 
 @settings(max_examples=examples(300), deadline=None)
 @given(groups(st.integers(-2, 6).map(float), 5), st.integers(-1, 40))
-def test_of_equal_choices_it_is_the_lightest_and_then_the_one_that_favours_earlier_groups(of, capacity_gpus):
+def test_ties_choose_lightest_then_earliest_groups(of, capacity_gpus):
     fitting = list(choices_that_fit(of, capacity_gpus))
     expected = max(fitting, key=lambda choice: preference(of, choice)) if fitting else (None,) * len(of)
     assert best_choice(of, capacity_gpus) == list(expected)
@@ -59,7 +59,7 @@ def test_of_equal_choices_it_is_the_lightest_and_then_the_one_that_favours_earli
 
 @settings(max_examples=examples(200), deadline=None)
 @given(groups(VALUES, 5), st.integers(0, 40))
-def test_it_is_worth_what_the_best_choice_is_worth(of, capacity_gpus):
+def test_choice_has_the_best_value(of, capacity_gpus):
     choice = best_choice(of, capacity_gpus)
     best_s = max(value_s(of, each) for each in choices_that_fit(of, capacity_gpus))
     assert weight_gpus(of, choice) <= capacity_gpus
@@ -68,7 +68,7 @@ def test_it_is_worth_what_the_best_choice_is_worth(of, capacity_gpus):
 
 @settings(max_examples=examples(200), deadline=None)
 @given(groups(VALUES, 5), st.integers(0, 40))
-def test_of_too_many_groups_it_is_worth_less_by_one_item_at_most(of, capacity_gpus):
+def test_too_many_groups_lose_one_item(of, capacity_gpus):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("solvers.elastic.knapsack.MOST_CELLS", 0)
         choice = best_choice(of, capacity_gpus)
@@ -78,7 +78,7 @@ def test_of_too_many_groups_it_is_worth_less_by_one_item_at_most(of, capacity_gp
     assert best_s - max(item_s, 0.0) - 1e-9 <= value_s(of, choice) <= best_s + 1e-9
 
 
-def test_eight_thousand_wide_groups_are_no_matter_of_groups_times_capacity():
+def test_thousands_of_wide_groups_are_fast():
     # A table of them would take 2 GB.
     of = [
         ItemGroup(range(8, 264, 8), [float(gpus**0.5 * (1 + n % 7)) for gpus in range(8, 264, 8)])

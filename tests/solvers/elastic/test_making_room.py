@@ -45,7 +45,7 @@ def test_closed_servers_make_no_room():
     assert movable.make_room(1, 1, "training") == []
 
 
-def test_there_is_no_room_for_more_workers_than_a_job_may_have():
+def test_room_ends_at_worker_limit():
     """A worker there is a third of one."""
     cluster = Cluster(most_workers=7)
     for number in range(3):
@@ -59,7 +59,7 @@ def test_there_is_no_room_for_more_workers_than_a_job_may_have():
     assert cluster.place("wide", 2, 1, "loaned", "base") is not None
 
 
-def test_a_trial_that_is_not_kept_leaves_no_trace():
+def test_discarded_trial_leaves_no_trace():
     cluster = full_cluster()
     before = msgpack.packb(cluster.state())
     for is_kept in (False, True):
@@ -125,7 +125,7 @@ def test_what_it_follows_is_what_there_is(seed):
 
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=examples(1_500), deadline=None)
-def test_way_is_made_where_and_only_where_there_can_be_room(seed):
+def test_room_is_made_only_where_possible(seed):
     crowd = Crowd(random.Random(seed))
     cluster, movable = crowd.cluster, crowd.movable()
     workers, size, pool = crowd.shape()
@@ -144,7 +144,7 @@ def test_way_is_made_where_and_only_where_there_can_be_room(seed):
 
 
 @pytest.mark.parametrize("sizes", [(2, 2), (1, 3), (3, 1)])
-def test_who_may_go_first_does_so_until_there_is_room(sizes):
+def test_leaving_ends_when_room_suffices(sizes):
     cluster = Cluster()
     cluster.add_server("a", "loaned", 8)
     for job_id, size in zip(("first", "second"), sizes, strict=True):

@@ -87,14 +87,14 @@ def test_a_round_is_never_worse_than_no_change(crowd: Crowd, seed: int) -> None:
 
 @given(crowd=crowds())
 @settings(deadline=None, max_examples=examples(30))
-def test_of_twenty_seeds_nineteen_find_the_best_allocation_of_a_few_jobs(crowd: Crowd) -> None:
+def test_most_seeds_find_best_small_allocation(crowd: Crowd) -> None:
     best = best_mean(crowd)
     found = [mean_speedup(crowd, decided(Pollux(seed), crowd)) for seed in range(20)]
     assert max(found) <= best * (1 + 1e-12)
     assert sum(mean >= best * (1 - 1e-12) for mean in found) >= 19
 
 
-def test_a_job_that_would_nearly_be_done_is_not_restarted_for_a_worker_more() -> None:
+def test_nearly_completed_job_is_not_restarted() -> None:
     running = [demand("a", 0, (2, 4), workers=2, remaining_work_s=40.0)]
     assert decided(Pollux(1), ([], running, 2)) == {}
     running = [running[0]._replace(remaining_work_s=4_000.0)]
@@ -111,13 +111,13 @@ def test_flexible_workers_go_where_they_speed_up_more() -> None:
     assert decided(Pollux(1), ([], running, 0)) == {"a": 2, "b": 4}
 
 
-def test_the_harmonic_mean_starts_a_job_where_the_sum_of_speedups_grows_another() -> None:
+def test_harmonic_mean_prefers_starting_jobs() -> None:
     running = [demand("a", 0, (2, 8), workers=8, remaining_work_s=1e6)]
     waiting = [demand("b", 1, (6, 6))]
     assert decided(Pollux(1), (waiting, running, 0)) == {"a": 2, "b": 6}
 
 
-def test_rounds_draw_differently_by_seed_and_by_what_is_left_to_do() -> None:
+def test_draws_differ_by_seed_and_remaining_work() -> None:
     def round_of(remaining_work_s: float) -> Crowd:
         jobs = [
             demand(f"j{n}", n, (2, 9), gpus_per_worker=1 + n % 3, remaining_work_s=remaining_work_s * (n + 1))
@@ -132,7 +132,7 @@ def test_rounds_draw_differently_by_seed_and_by_what_is_left_to_do() -> None:
     assert outcomes(lambda n: (Pollux(0, generations=2, population=4), round_of(1e5 + n))) == 5
 
 
-def test_the_searches_of_a_round_share_a_budget_of_genes() -> None:
+def test_searches_of_round_share_gene_budget() -> None:
     scheme = Pollux(0)
     for jobs in range(1, MOST_JOBS + 1):
         generations = [scheme.generations_of(jobs, trial) for trial in range(MOST_TRIALS)]
@@ -141,13 +141,13 @@ def test_the_searches_of_a_round_share_a_budget_of_genes() -> None:
     assert scheme.generations_of(318, trial=0) == 250
 
 
-def test_of_thousands_of_jobs_that_wait_a_search_has_the_first() -> None:
+def test_search_takes_first_of_waiting_jobs() -> None:
     waiting = [demand(f"j{arrival}", arrival, (1, 8), remaining_work_s=1e4) for arrival in range(3_000)]
     started = decided(Pollux(0), (waiting, [], 150))
     assert 100 <= sum(started.values()) <= 150
     assert started.keys() <= {job.job_id for job in waiting[:MOST_JOBS]}
 
 
-def test_jobs_that_cannot_start_take_no_place_in_a_search() -> None:
+def test_unstartable_jobs_take_no_search_place() -> None:
     wide = [demand(f"wide{arrival}", arrival, (9, 9)) for arrival in range(1_000)]
     assert decided(Pollux(0), ([*wide, demand("last", 1_000, (1, 1))], [], 8)) == {"last": 1}

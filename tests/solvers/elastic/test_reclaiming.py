@@ -53,7 +53,7 @@ def test_table_3_1():
     assert gpu_fractions == {"1": 0.5, "2": 0.5, "3": 1, "4": 0.8, "5": 0.4, "6": 0.8}
 
 
-def test_figure_3_5_servers_1_and_2_go_at_one_preemption():
+def test_figure_3_5_returns_servers_1_and_2():
     reclaim = least_preemption_cost(FIGURE_3_5, 2)
     assert reclaim.servers == ("1", "2")
     assert reclaim.preempted == ("a",)
@@ -62,11 +62,11 @@ def test_figure_3_5_servers_1_and_2_go_at_one_preemption():
     assert least_preemption_cost(FIGURE_3_5, 1).preempted == ("b",)
 
 
-def test_the_least_sum_of_gpu_fractions_would_preempt_two_jobs():
+def test_least_fraction_sum_preempts_two_jobs():
     assert reclaim_of(FIGURE_3_5, ["5"]).preempted == ("c", "d")
 
 
-def test_flexible_workers_go_first_and_preempt_nobody():
+def test_flexible_workers_go_first_without_preemption():
     elastic = HostedJob("e", 4, 1, {"1": 4, "2": 2, "3": 2})
     picture = lent([4, 4, 4, 4], elastic, inelastic("i", {"4": 1}))
     reclaim = least_preemption_cost(picture, 2)
@@ -77,7 +77,7 @@ def test_flexible_workers_go_first_and_preempt_nobody():
     assert least_preemption_cost(picture, 3).preempted == ("e",)
 
 
-def test_a_job_may_lose_base_workers_as_long_as_flexible_ones_make_up_for_them():
+def test_flexible_workers_may_replace_base_ones():
     elastic = HostedJob("e", 2, 1, {"1": 2, "training": 2})
     reclaim = least_preemption_cost(lent([4], elastic), 1)
     assert (reclaim.preempted, reclaim.scaled_in) == ((), {"e": {"1": 2}})
@@ -106,7 +106,7 @@ def test_costs_are_counted_again_after_each_pick():
     assert (reclaim.servers, reclaim.preempted) == (("1", "2", "3"), ("large",))
 
 
-def test_of_equally_few_preemptions_it_is_the_one_with_less_collateral_damage():
+def test_ties_choose_less_collateral_damage():
     picture = lent([8] * 4, inelastic("wide", {"1": 8, "2": 8, "3": 8}), inelastic("narrow", {"4": 8}))
     reclaim = least_preemption_cost(picture, 1)
     assert (reclaim.servers, reclaim.collateral_damage) == (("4",), 0)
@@ -114,7 +114,7 @@ def test_of_equally_few_preemptions_it_is_the_one_with_less_collateral_damage():
     assert least_preemption_cost(twins, 1).preempted == ("a",)
 
 
-def test_servers_that_preempted_jobs_leave_go_rather_than_free_ones():
+def test_vacated_servers_precede_free_ones():
     # Server 4 costs nobody anything, but one is not enough; the job's three are vacated anyway.
     picture = lent([8] * 4, inelastic("a", {"1": 8, "2": 8, "3": 8}))
     assert least_preemption_cost(picture, 1).servers == ("4",)
@@ -124,7 +124,7 @@ def test_servers_that_preempted_jobs_leave_go_rather_than_free_ones():
     assert least_preemption_cost(picture, 3).collateral_damage == 0
 
 
-def test_the_order_begins_with_what_costs_nobody_anything():
+def test_free_servers_come_first():
     jobs = inelastic("a", {"1": 8}), HostedJob("e", 1, 1, {"3": 2, "training": 1})
     reclaim = least_preemption_cost(lent([8, 8, 8], *jobs), 3)
     assert (reclaim.servers, reclaim.harmless) == (("2", "3", "1"), 2)
@@ -155,7 +155,7 @@ def test_more_servers_than_there_are_cannot_go(choose):
     assert len(choose(FIGURE_3_5, 6).servers) == 6
 
 
-def test_a_job_with_less_than_its_base_demand_is_refused():
+def test_job_below_base_demand_is_refused():
     with pytest.raises(ValueError, match="job a has 1 workers, fewer than its base 2"):
         least_preemption_cost(lent([8], HostedJob("a", 2, 1, {"1": 1})), 1)
 
@@ -212,7 +212,7 @@ def test_the_exact_model_finds_what_brute_force_finds(picture, data):
 
 @settings(max_examples=examples(300), deadline=None)
 @given(pictures(7, 9), st.data())
-def test_every_choice_is_consistent_and_none_beats_the_optimum(picture, data):
+def test_choice_is_consistent_and_never_beats_optimum(picture, data):
     count = data.draw(st.integers(0, len(picture.servers)))
     servers = {server.server_id for server in picture.servers}
     fewest = min(cost_of(picture, each)[0] for each in itertools.combinations(sorted(servers), count))
@@ -236,7 +236,7 @@ def test_every_choice_is_consistent_and_none_beats_the_optimum(picture, data):
         assert choose(replace(picture, servers=picture.servers[::-1]), count).servers == reclaim.servers
 
 
-def test_as_many_go_as_are_asked_for_where_an_elastic_job_can_lose_either_of_two_sets():
+def test_alternative_losses_still_return_enough():
     picture = lent(
         (16, 16, 16, 16),
         # It can lose its workers on servers 1 and 2, or those on server 3.
@@ -251,7 +251,7 @@ def test_as_many_go_as_are_asked_for_where_an_elastic_job_can_lose_either_of_two
 
 @settings(max_examples=examples(200), deadline=None)
 @given(pictures(7, 9), st.integers(0, 60), st.data())
-def test_a_search_that_runs_out_of_steps_takes_as_many_as_are_asked_for(picture, most_steps, data):
+def test_exhausted_search_returns_enough(picture, most_steps, data):
     count = data.draw(st.integers(0, len(picture.servers)))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("solvers.elastic.least_preemptions.MOST_STEPS", most_steps)
@@ -262,7 +262,7 @@ def test_a_search_that_runs_out_of_steps_takes_as_many_as_are_asked_for(picture,
         assert (job_id in reclaim.preempted) == job.is_preempted_without(reclaim.servers)
 
 
-def test_jobs_that_are_everywhere_take_no_more_steps_than_there_are():
+def test_widespread_jobs_need_bounded_steps():
     servers = [f"s{number:03}" for number in range(300)]
     jobs = [
         inelastic(f"j{number}", {servers[(number * 7 + each) % 300]: 1 for each in range(100)})
@@ -280,7 +280,7 @@ def test_jobs_that_are_everywhere_take_no_more_steps_than_there_are():
 
 @settings(max_examples=examples(200), deadline=None)
 @given(pictures(8, 10), st.data())
-def test_nobody_is_preempted_if_there_are_enough_servers_whose_loss_preempts_nobody(picture, data):
+def test_sufficient_harmless_servers_avoid_preemption(picture, data):
     spared = [job for job in picture.jobs if job.min_workers == sum(job.workers.values())]
     firm = {each for job in spared for each in job.workers}
     safe = [server.server_id for server in picture.servers if server.server_id not in firm]

@@ -31,7 +31,7 @@ every_scheme = pytest.mark.parametrize(
 @every_scheme
 @given(round_=rounds())
 @settings(deadline=None)
-def test_grants_fit_into_the_idle_gpus_of_each_pool_and_those_given_up(scheme: Scheme, round_: Round) -> None:
+def test_grants_fit_idle_and_released_gpus(scheme: Scheme, round_: Round) -> None:
     taken = taken_gpus(round_.jobs, scheme.allocate(round_.waiting, round_.running, round_.free_gpus))
     for pool, gpus in taken.items():
         assert gpus <= round_.free_gpus[pool] + 1e-6
@@ -40,7 +40,7 @@ def test_grants_fit_into_the_idle_gpus_of_each_pool_and_those_given_up(scheme: S
 @every_scheme
 @given(round_=rounds())
 @settings(deadline=None)
-def test_every_job_has_between_its_least_and_its_most_workers(scheme: Scheme, round_: Round) -> None:
+def test_workers_stay_between_bounds(scheme: Scheme, round_: Round) -> None:
     by_id = {job.job_id: job for job in round_.jobs}
     for grant in scheme.allocate(round_.waiting, round_.running, round_.free_gpus):
         job = by_id[grant.job_id]
@@ -50,9 +50,7 @@ def test_every_job_has_between_its_least_and_its_most_workers(scheme: Scheme, ro
 @every_scheme
 @given(round_=rounds(), data=st.data())
 @settings(deadline=None)
-def test_no_job_starts_in_a_pool_whose_servers_have_no_room_for_it(
-    scheme: Scheme, round_: Round, data: st.DataObject
-) -> None:
+def test_job_starts_only_in_fitting_pool(scheme: Scheme, round_: Round, data: st.DataObject) -> None:
     barred = st.frozensets(st.sampled_from(["training", "loaned"]))
     waiting = [job._replace(barred_pools=data.draw(barred)) for job in round_.waiting]
     by_id = {job.job_id: job for job in waiting}
@@ -63,7 +61,7 @@ def test_no_job_starts_in_a_pool_whose_servers_have_no_room_for_it(
 @every_scheme
 @given(round_=rounds())
 @settings(deadline=None)
-def test_a_base_demand_is_where_the_job_may_run_and_never_moves(scheme: Scheme, round_: Round) -> None:
+def test_base_demand_never_moves(scheme: Scheme, round_: Round) -> None:
     by_id = {job.job_id: job for job in round_.jobs}
     for grant in scheme.allocate(round_.waiting, round_.running, round_.free_gpus):
         job = by_id[grant.job_id]
@@ -74,7 +72,7 @@ def test_a_base_demand_is_where_the_job_may_run_and_never_moves(scheme: Scheme, 
 @every_scheme
 @given(round_=rounds())
 @settings(deadline=None)
-def test_grants_are_changes_one_for_a_job_at_most(scheme: Scheme, round_: Round) -> None:
+def test_job_gets_one_changing_grant(scheme: Scheme, round_: Round) -> None:
     grants = scheme.allocate(round_.waiting, round_.running, round_.free_gpus)
     by_id = {job.job_id: job for job in round_.jobs}
     assert len({grant.job_id for grant in grants}) == len(grants)
@@ -87,9 +85,7 @@ def test_grants_are_changes_one_for_a_job_at_most(scheme: Scheme, round_: Round)
 @pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in SCHEMES.items()])
 @given(round_=rounds())
 @settings(deadline=None)
-def test_the_same_round_is_decided_alike_whatever_was_decided_before(
-    make: Callable[[], Scheme], round_: Round
-) -> None:
+def test_round_is_independent_of_history(make: Callable[[], Scheme], round_: Round) -> None:
     used = make()
     first = used.allocate(round_.waiting, round_.running, round_.free_gpus)
     used.allocate(round_.waiting[1:], round_.running[1:], training(7.0))
@@ -111,7 +107,7 @@ def test_without_jobs_there_is_nothing_to_grant(scheme: Scheme) -> None:
 
 
 @every_scheme
-def test_thirds_of_gpus_that_make_whole_ones_are_used(scheme: Scheme) -> None:
+def test_thirds_of_gpus_add_up(scheme: Scheme) -> None:
     # Six loaned servers of 8 T4 each are 16 training GPUs, but a little less where floats are added up.
     free = sum([8 / 3] * 6)
     assert free < 16

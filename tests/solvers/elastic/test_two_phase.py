@@ -76,7 +76,7 @@ def test_table_3_4(workers, jct_a_s, jct_b_s, average_s):
     assert round((times_s["a"] + times_s["b"]) / 2, 2) == average_s
 
 
-def test_the_job_that_table_3_4_favours_is_the_one_that_two_phases_favour():
+def test_table_3_4_job_is_favoured():
     # Both need 2 workers; of the other four, one is worth 50 s to A, and four are worth 40 s to B.
     grants = TwoPhase().allocate([LATER_A, B], [], {"training": 8, "loaned": 0})
     assert grants == [
@@ -85,7 +85,7 @@ def test_the_job_that_table_3_4_favours_is_the_one_that_two_phases_favour():
     ]
 
 
-def test_figure_3_6_items_weigh_gpus_and_are_worth_the_time_that_they_save_from_w_min():
+def test_figure_3_6_items_weigh_gpus():
     # Erratum L3; A has 2 GPUs per worker: weight 2, worth 50 s; B's weigh 1 to 4, worth 20, 30, 36 and 40 s.
     two_gpus = LATER_A._replace(gpus_per_worker=2)
     workers = {}
@@ -106,7 +106,7 @@ def test_figure_3_6_items_weigh_gpus_and_are_worth_the_time_that_they_save_from_
     }
 
 
-def test_base_demands_go_to_the_shortest_jobs_and_one_that_does_not_fit_is_passed_over():
+def test_shortest_jobs_get_base_demands():
     long = job("long", 0, (1, 1), 900.0)
     large = job("large", 1, (4, 4), 400.0)
     short = job("short", 2, (2, 2), 240.0)
@@ -114,21 +114,21 @@ def test_base_demands_go_to_the_shortest_jobs_and_one_that_does_not_fit_is_passe
     assert [grant.job_id for grant in grants] == ["short", "long"]
 
 
-def test_the_shortest_job_is_the_one_that_is_done_first_with_w_max():
+def test_shortest_means_done_first_with_w_max():
     elastic = job("elastic", 0, (1, 10), 1000.0)
     inelastic = job("inelastic", 1, (1, 1), 200.0)
     grants = TwoPhase().allocate([elastic, inelastic], [], {"training": 1, "loaned": 0})
     assert grants == [WorkerGrant("elastic", 1, "training", "training")]
 
 
-def test_of_jobs_that_take_the_same_time_the_one_that_came_first_starts():
+def test_equal_jobs_start_by_arrival():
     twins = [job("z", 0, (1, 1), 60.0), job("a", 1, (1, 1), 60.0)]
     assert TwoPhase().allocate(twins, [], {"training": 1, "loaned": 0}) == [
         WorkerGrant("z", 1, "training", "training")
     ]
 
 
-def test_a_job_starts_where_it_prefers_to_and_elsewhere_where_that_is_full():
+def test_job_starts_in_preferred_then_other_pool():
     waiting = [
         job("one", 0, (2, 2), 60.0, pools=("loaned", "training")),
         job("two", 1, (2, 2), 90.0, pools=("loaned", "training")),
@@ -138,7 +138,7 @@ def test_a_job_starts_where_it_prefers_to_and_elsewhere_where_that_is_full():
     assert [(grant.job_id, grant.pool) for grant in grants] == [("one", "loaned"), ("two", "training")]
 
 
-def test_flexible_workers_give_way_to_the_base_demand_of_a_job_that_waits():
+def test_base_demand_precedes_flexible_workers():
     running = job("running", 0, (1, 4), 4000.0, has=4)
     waiting = job("waiting", 1, (2, 2), 9000.0)
     grants = TwoPhase().allocate([waiting], [running], {"training": 0, "loaned": 0})
@@ -153,7 +153,7 @@ def test_base_demands_of_running_jobs_stay():
     assert TwoPhase().allocate([job("w", 1, (1, 1), 1.0)], [running], {"training": 0, "loaned": 0}) == []
 
 
-def test_flexible_workers_move_to_the_job_that_they_help_more():
+def test_flexible_workers_move_to_larger_gain():
     slow = job("slow", 0, (1, 2), 1000.0)
     fast = job("fast", 1, (1, 2), 10.0, has=2)
     slow = slow._replace(workers=1)
@@ -164,7 +164,7 @@ def test_flexible_workers_move_to_the_job_that_they_help_more():
     ]
 
 
-def test_no_job_is_resized_for_less_than_its_pause():
+def test_resize_gains_more_than_its_pause():
     # The worker is worth 500 s to one and 450 s to the other, that has it.
     poor = job("poor", 0, (1, 2), 1000.0)._replace(workers=1)
     rich = job("rich", 1, (1, 2), 900.0, has=2)
@@ -180,7 +180,7 @@ def test_no_job_is_resized_for_less_than_its_pause():
     assert TwoPhase(scaling_pause_s=26.0).allocate([], [nearly], {"training": 1, "loaned": 0}) == []
 
 
-def test_flexible_workers_move_to_loaned_servers_only_for_more_than_a_pause():
+def test_move_to_loan_gains_more_than_pause():
     spanning = job("spanning", 0, (1, 3), 60.0, pools=("training",), spans_pools=True)._replace(
         workers=2, flexible_pool="training"
     )
@@ -193,7 +193,7 @@ def test_flexible_workers_move_to_loaned_servers_only_for_more_than_a_pause():
     ]
 
 
-def test_a_job_that_may_span_pools_uses_the_one_with_more_room():
+def test_spanning_job_uses_roomier_pool():
     spanning = job("spanning", 0, (1, 9), 60.0, pools=("training", "loaned"), spans_pools=True)
     for loaned, pool, workers in ((1, "training", 5), (4, "loaned", 5), (6, "loaned", 7)):
         free = {"training": 5, "loaned": loaned}
@@ -202,7 +202,7 @@ def test_a_job_that_may_span_pools_uses_the_one_with_more_room():
         ]
 
 
-def test_a_job_on_loaned_servers_that_are_full_spreads_to_training_servers():
+def test_job_on_full_loans_spreads_to_training():
     spanning = job("spanning", 0, (2, 9), 60.0, pools=("loaned",), spans_pools=True)._replace(workers=2)
     grants = TwoPhase().allocate([], [spanning], {"training": 3, "loaned": 0})
     assert grants == [WorkerGrant("spanning", 5, "loaned", "training")]
@@ -227,13 +227,13 @@ def test_heterogeneous_jobs_come_after_all_others():
     ]
 
 
-def test_flexible_workers_of_a_spanning_job_are_where_its_base_is_if_nothing_is_lent():
+def test_flexible_workers_join_base_without_loans():
     spanning = job("s", 0, (1, 3), 30.0, pools=("training", "loaned"), spans_pools=True)
     grants = TwoPhase().allocate([spanning], [], {"training": 4, "loaned": 2 / 3})
     assert grants == [WorkerGrant("s", 3, "training", "training")]
 
 
-def test_a_job_does_not_span_pools_where_that_makes_it_slower():
+def test_slower_span_is_avoided():
     # Two workers at 40 % in both pools are slower than one in one; three are faster.
     fields = {"pools": ("training", "loaned"), "spans_pools": True, "spanning_speed": 0.4}
     running = job("s", 0, (1, 3), 30.0, **fields)._replace(workers=1)
@@ -242,7 +242,7 @@ def test_a_job_does_not_span_pools_where_that_makes_it_slower():
     assert grants == [WorkerGrant("s", 3, "training", "loaned")]
 
 
-def test_thirds_of_gpus_on_loan_add_up_to_whole_ones():
+def test_thirds_of_loaned_gpus_add_up():
     running = job("r", 0, (1, 9), 3000.0, pools=("loaned",))._replace(workers=1)
     thirds = sum([1 / 3] * 18)
     assert thirds < 6
@@ -251,7 +251,7 @@ def test_thirds_of_gpus_on_loan_add_up_to_whole_ones():
 
 
 @pytest.mark.parametrize("pause_s", [-1.0, math.inf, math.nan])
-def test_a_pause_that_is_none_is_refused(pause_s):
+def test_invalid_pause_is_refused(pause_s):
     with pytest.raises(ValueError, match="scaling_pause_s"):
         TwoPhase(pause_s)
 
@@ -362,7 +362,7 @@ def granted(demand, grant):
 
 @settings(max_examples=examples(150), deadline=None)
 @given(rounds(4))
-def test_flexible_demands_get_what_takes_the_most_off_the_running_times(jobs):
+def test_flexible_demands_minimise_running_times(jobs):
     _, running, free = jobs
     running = [
         demand._replace(
@@ -398,7 +398,7 @@ def test_flexible_demands_get_what_takes_the_most_off_the_running_times(jobs):
     assert math.fsum(saved_s.values()) == pytest.approx(best_s)
 
 
-def test_wide_ranges_are_looked_at_in_strides_and_still_nearly_the_best(monkeypatch):
+def test_strides_over_wide_ranges_are_nearly_best(monkeypatch):
     waiting = [job(name, number, (1, 60), 1_000.0 * (number + 1)) for number, name in enumerate("abcd")]
     free = {"training": 100.0}
     work_s = {demand.job_id: demand.remaining_work_s for demand in waiting}
@@ -413,7 +413,7 @@ def test_wide_ranges_are_looked_at_in_strides_and_still_nearly_the_best(monkeypa
     assert exact_s < running_s() < 1.1 * exact_s
 
 
-def test_a_job_can_stay_as_it_is_whatever_the_strides(monkeypatch):
+def test_present_size_is_offered_with_strides(monkeypatch):
     monkeypatch.setattr("solvers.elastic.two_phase.MOST_STEPS", 4_000)
     running = [
         job(name, number, (1, 60), 1_000.0)._replace(workers=24, flexible_pool="training")

@@ -31,7 +31,7 @@ def told(drift, *reports):
     return [drift.report(np.array(tokens), time_s).reason for time_s, tokens in reports]
 
 
-def test_the_first_placement_is_balanced_by_what_was_profiled():
+def test_first_placement_balances_the_profile():
     drift = LayerDrift(RULE, FOUR, 4)
     decision = drift.begin(SKEWED, time_s=0.0)
     assert decision.reason == "initial"
@@ -50,7 +50,7 @@ def test_a_shift_is_followed_when_it_has_lasted():
     assert drift.placement.replicas()[3] > 1
 
 
-def test_a_decision_tells_what_the_busiest_device_gets_before_and_after():
+def test_decision_has_busiest_load_before_and_after():
     drift = begun()
     drift.report(TURNED, 20)
     decision = drift.report(TURNED, 21)
@@ -96,7 +96,7 @@ def test_reports_of_few_tokens_are_counted_together():
     ]
 
 
-def test_devices_that_come_or_go_are_used_at_once():
+def test_changed_devices_are_used_at_once():
     drift = begun()
     assert drift.resize(DeviceGroup(2), 1.0).reason == "devices_changed"
     assert drift.placement.devices == 2
@@ -126,7 +126,7 @@ def test_rules_that_cannot_be_are_refused(field):
         DriftRule(**field)
 
 
-def test_a_restored_layer_decides_as_the_one_that_was_stored():
+def test_restored_layer_decides_alike():
     drift = begun()
     told(drift, (20, TURNED), (20.5, TURNED // 20))
     restored = LayerDrift.from_json(json.loads(json.dumps(drift.to_json())), RULE, FOUR)
@@ -162,7 +162,7 @@ def reports_until_followed(rule, gain):
 
 @settings(max_examples=examples(200), deadline=None)
 @given(POPULARITIES, POPULARITIES, st.sampled_from([0.2, 0.5, 0.9]), st.integers(1, 4))
-def test_a_shift_is_followed_within_the_reports_that_the_rule_states(parts, other, weight, lasting):
+def test_shift_is_followed_within_stated_reports(parts, other, weight, lasting):
     rule = DriftRule(newest_weight=weight, lasting_reports=lasting, cool_down_s=0.0)
     before, after = (np.array([round(1e6 * part) for part in some]) for some in (parts, other))
     drift = begun(before, rule, DeviceGroup(8))

@@ -20,14 +20,14 @@ def travelling(placement: ExpertPlacement, tokens: np.ndarray) -> int:
     return int(max(pairs.sum(axis=0).max(), pairs.sum(axis=1).max()))
 
 
-def test_where_all_experts_fit_on_each_device_no_token_travels() -> None:
+def test_fully_replicated_experts_send_no_tokens() -> None:
     tokens = np.array([400, 40, 40, 40])
     placement = place_local(ExpertDemand.of_counts(tokens), DeviceGroup(4))
     assert placement.replicas().tolist() == [4, 4, 4, 4]
     assert travelling(placement, tokens) == 0
 
 
-def test_the_most_popular_expert_is_everywhere_and_the_others_are_balanced() -> None:
+def test_most_popular_expert_is_everywhere() -> None:
     tokens = np.array([40, 800, 40, 40, 40, 40, 40, 40])
     placement = place_local(ExpertDemand.of_counts(tokens), DeviceGroup(8, 3))
     assert placement.replicas()[1] == 8
@@ -35,7 +35,7 @@ def test_the_most_popular_expert_is_everywhere_and_the_others_are_balanced() -> 
     assert travelling(placement, tokens) < 0.6 * travelling(lean, tokens)
 
 
-def test_with_two_slots_or_fewer_it_is_the_balanced_placement() -> None:
+def test_two_slots_give_balanced_placement() -> None:
     demand = ExpertDemand.of_counts(np.array([50, 30, 10, 5, 5]))
     placement = place_local(demand, DeviceGroup(5, 2))
     assert placement.lists() == place_balanced(demand, DeviceGroup(5, 2)).lists()
@@ -51,7 +51,7 @@ def demands(draw: st.DrawFn) -> tuple[np.ndarray, DeviceGroup]:
 
 
 @given(demands())
-def test_it_is_about_as_even_as_the_balanced_placement(case: tuple[np.ndarray, DeviceGroup]) -> None:
+def test_local_placement_is_nearly_balanced(case: tuple[np.ndarray, DeviceGroup]) -> None:
     tokens, cluster = case
     demand = ExpertDemand.of_counts(tokens)
     ours, lean = place_local(demand, cluster), place_balanced(demand, cluster)
@@ -79,7 +79,7 @@ def test_filling_adds_experts_and_takes_none(case: tuple[np.ndarray, DeviceGroup
     assert fill_nothing(lean, demand, loaded) is lean
 
 
-def test_an_expert_that_is_there_is_kept_before_one_a_little_more_popular() -> None:
+def test_present_expert_precedes_slightly_more_popular_one() -> None:
     lean = ExpertPlacement.of_lists([[0], [1], [2], [3]], 4, 2)
     loaded = ExpertPlacement.of_lists([[0, 3], [1], [2], [3]], 4, 2)
     filled = fill_popular(lean, ExpertDemand.of_counts(np.array([10, 55, 10, 50])), loaded)

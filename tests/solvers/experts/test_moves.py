@@ -27,7 +27,7 @@ def whole(rows):
     return placement([rows[0] | missing, *rows[1:]])
 
 
-def test_experts_that_a_device_has_are_not_loaded_again():
+def test_present_experts_are_not_reloaded():
     before = placement([[0, 1], [2], [3, 4]])
     after = placement([[0, 2], [2], [1, 3, 4]])
     assert loads_to_swap_in(after, before).tolist() == [1, 0, 1]

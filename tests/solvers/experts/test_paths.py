@@ -28,39 +28,39 @@ def popularity(profile, layer, paths, **settings):
     return estimator.estimate(layer, np.array(paths, np.int64)).popularity.round(5).tolist()
 
 
-def test_popularity_is_the_mean_over_the_paths_of_tokens():
+def test_popularity_is_mean_over_paths():
     # Eq. 4.1, erratum I1. After 0, 1: expert 2 three times of four, expert 0 once. After 1, 1: expert 0.
     profile = profiled([[0, 1, 2, 0]] * 3, [[0, 1, 0, 0], [1, 1, 0, 0]], length=2)
     assert popularity(profile, 2, [[0, 1]], top=None) == [0.25, 0.0, 0.75]
     assert popularity(profile, 2, [[0, 1], [1, 1]], top=None) == [0.625, 0.0, 0.375]
 
 
-def test_only_the_top_experts_of_each_path_count_with_their_probabilities():
+def test_only_top_experts_of_path_count():
     profile = profiled([[0, 1, 2, 0]] * 3, [[0, 1, 0, 0], [1, 1, 0, 0]], length=2)
     assert popularity(profile, 2, [[0, 1], [1, 1]]) == [0.5, 0.0, 0.375]
     assert popularity(profile, 2, [[0, 1], [1, 1]], top=2) == [0.625, 0.0, 0.375]
 
 
-def test_of_experts_that_as_many_tokens_chose_the_first_counts():
+def test_tied_experts_count_by_order():
     profile = profiled([[0, 0, 2, 0], [0, 0, 1, 0]])
     assert popularity(profile, 2, [[0, 0]]) == [0.0, 0.5, 0.0]
 
 
-def test_a_path_that_was_never_taken_counts_by_its_last_layers():
+def test_unused_path_falls_back_to_last_layers():
     profile = profiled([[0, 1, 2, 0]], [[0, 0, 0, 1]])
     assert popularity(profile, 3, [[2, 1, 2]]) == [1.0, 0.0, 0.0]
     assert popularity(profile, 3, [[1, 1, 0]]) == [0.0, 1.0, 0.0]
     assert popularity(profile, 3, [[1, 1, 1]], top=None) == [0.5, 0.5, 0.0]
 
 
-def test_a_path_that_few_tokens_took_counts_by_its_last_layers_too():
+def test_rare_path_falls_back_to_last_layers():
     profile = profiled([[0, 1, 2, 0]], [[1, 1, 2, 1]] * 4)
     path = np.array([[0, 1, 2]])
     few = PopularityEstimator(profile, top=None, least_tokens=2).estimate(3, path)
     assert few.popularity.round(5).tolist() == [0.2, 0.8, 0.0]
 
 
-def test_early_layers_have_shorter_paths_and_the_first_none():
+def test_early_layers_have_shorter_paths():
     profile = profiled([[0, 1, 2, 0], [1, 2, 2, 0]])
     assert popularity(profile, 1, [[1]]) == [0.0, 0.0, 1.0]
     assert popularity(profile, 0, np.empty((2, 0)), top=None) == [0.5, 0.5, 0.0]
@@ -90,7 +90,7 @@ def test_ranks_estimate_together_what_one_would_for_all(seen, batch, layer):
 
 @settings(max_examples=examples(100), deadline=None)
 @given(st.lists(SELECTIONS, max_size=3), st.integers(1, 5))
-def test_a_profile_comes_back_from_json_as_it_was(batches, most_paths):
+def test_profile_survives_json(batches, most_paths):
     profile = profiled(*batches, most_paths=most_paths)
     again = PathProfile.from_json(json.loads(json.dumps(profile.to_json())))
     assert again.to_json() == profile.to_json()
@@ -105,7 +105,7 @@ def test_the_paths_that_most_tokens_took_are_kept():
     assert popularity(profile, 3, [[0, 0, 2]]) == [0.5, 0.0, 0.0]
 
 
-def test_what_the_experts_of_a_layer_got_is_kept():
+def test_counts_of_experts_are_kept():
     assert profiled([[0, 1, 2, 0], [0, 1, 1, 0]]).popularity(2).loads.tolist() == [0, 1, 1]
     assert profiled().popularity(2).total == 0
 

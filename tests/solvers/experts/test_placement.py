@@ -7,18 +7,18 @@ from solvers.experts.placement import DeviceGroup, ExpertDemand, ExpertPlacement
 from tests.solvers.experts.strategies import planned_loads
 
 
-def test_a_popularity_is_counted_in_whole_parts_that_add_up_to_the_batch():
+def test_popularity_parts_sum_to_batch():
     demand = ExpertDemand.of_popularity(np.array([0.5, 0.25, 0.0]))
     assert demand.loads.tolist() == [2**31, 2**30, 0]
     assert demand.total == 2**32
     assert demand.popularity.tolist() == [0.5, 0.25, 0.0]
 
 
-def test_what_is_not_known_of_a_demand_is_spread_evenly():
+def test_unknown_demand_is_spread_evenly():
     assert ExpertDemand(np.array([5, 0, 0]), 10).filled().loads.tolist() == [7, 2, 1 + 0]
 
 
-def test_of_a_batch_of_nothing_all_experts_count_the_same():
+def test_empty_batch_counts_all_alike():
     assert ExpertDemand(np.array([0, 0]), 0).filled().loads.tolist() == [1, 1]
 
 
@@ -27,7 +27,7 @@ def test_ranks_demand_together_what_each_does():
     assert (together.loads.tolist(), together.total) == ([4, 2], 7)
 
 
-def test_the_most_popular_experts_come_first_and_those_without_tokens_not_at_all():
+def test_popular_experts_precede_and_unused_are_absent():
     demand = ExpertDemand.of_counts(np.array([3, 0, 9, 3]))
     assert demand.top(2) == (2, 0)
     assert demand.top(9) == (2, 0, 3)
@@ -47,7 +47,7 @@ def test_a_demand_that_cannot_be_is_refused(loads, total, what):
 
 
 @pytest.mark.parametrize("popularity", [[0.5, float("nan")], [0.5, -0.1], [0.5, 1.5], [0.6, 0.6]])
-def test_a_popularity_that_is_none_is_refused(popularity):
+def test_invalid_popularity_is_refused(popularity):
     with pytest.raises(ValueError, match="popularit"):
         ExpertDemand.of_popularity(np.array(popularity))
 
@@ -70,7 +70,7 @@ def test_more_experts_than_fit_are_refused():
         DeviceGroup(2).check(9)
 
 
-def test_a_placement_tells_its_replicas_and_what_each_device_is_to_get():
+def test_placement_has_replicas_and_device_loads():
     placement = ExpertPlacement.of_parts(np.array([[3, -1, 2], [1, 5, -1]]), 4)
     assert placement.lists() == [[0, 2], [0, 1]]
     assert placement.replicas().tolist() == [2, 1, 1]
@@ -78,7 +78,7 @@ def test_a_placement_tells_its_replicas_and_what_each_device_is_to_get():
     assert planned_loads(placement, ExpertDemand.of_counts(np.array([8, 1, 2]))).tolist() == [8.0, 3.0]
 
 
-def test_a_placement_comes_back_from_json_as_it_was():
+def test_placement_survives_json():
     placement = ExpertPlacement.of_parts(np.array([[3, -1, 2], [1, 5, -1]]), 4)
     again = ExpertPlacement.from_json(placement.to_json())
     assert again.to_json() == placement.to_json()

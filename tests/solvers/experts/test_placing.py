@@ -26,7 +26,7 @@ def largest(placement, tokens):
 @BY_NAME
 @settings(max_examples=examples(200), deadline=None)
 @given(clusters_and_tokens(9, 20), st.integers(0, 500))
-def test_every_expert_is_somewhere_and_no_device_has_too_many(place, case, unknown):
+def test_all_experts_are_placed_within_capacity(place, case, unknown):
     cluster, tokens = case
     placement = place(ExpertDemand(tokens, int(tokens.sum()) + unknown), cluster)
     lists = placement.lists()
@@ -51,7 +51,7 @@ def test_experts_without_room_are_refused(place):
         pytest.param(3, 2, 5, 1, marks=pytest.mark.long),
     ],
 )
-def test_the_balanced_placement_is_as_good_as_any_or_nearly(devices, most, experts, above_the_best):
+def test_balanced_placement_is_nearly_best(devices, most, experts, above_the_best):
     # All loads from few values. With five experts in six slots 0, 5, 5, 5, 8 comes out one token worse.
     above = 0
     for loads in itertools.combinations_with_replacement([0, 1, 5, 8, 30], experts):
@@ -63,7 +63,7 @@ def test_the_balanced_placement_is_as_good_as_any_or_nearly(devices, most, exper
 
 @settings(max_examples=examples(300), deadline=None)
 @given(st.integers(1, 64), st.integers(2, 4), st.data())
-def test_with_a_device_for_each_expert_every_device_gets_the_mean(devices, most, data):
+def test_device_per_expert_gets_the_mean(devices, most, data):
     experts = data.draw(st.integers(1, devices))
     tokens = np.array(data.draw(st.lists(COUNTS, min_size=experts, max_size=experts)))
     placement = place_balanced(ExpertDemand.of_counts(tokens), DeviceGroup(devices, most))
@@ -73,14 +73,14 @@ def test_with_a_device_for_each_expert_every_device_gets_the_mean(devices, most,
 
 @settings(max_examples=examples(300), deadline=None)
 @given(clusters_and_tokens(12, 40))
-def test_the_balanced_placement_is_never_worse_than_greedy_replication(case):
+def test_balanced_placement_beats_greedy_replication(case):
     cluster, tokens = case
     balanced = place_balanced(ExpertDemand.of_counts(tokens), cluster)
     replicated = place_replicated(ExpertDemand.of_counts(tokens), cluster)
     assert largest(balanced, tokens) <= largest(replicated, tokens)
 
 
-def test_first_fit_gives_popular_experts_devices_of_their_own_and_packs_the_fractions():
+def test_first_fit_packs_fractions_after_popular_experts():
     # n = 6 x popularity = 3, 1.2, 0.9, 0.6, 0.3, 0: devices 0 to 2 are expert 0's, device 3 is expert 1's.
     # Of the fractions 0.9, 0.6, 0.3, 0.2 the first two open devices 4 and 5, and device 5 has room for 0.3.
     # Neither has room for expert 1's 0.2, which stays where it is. Nothing is known of expert 5, and no
@@ -102,7 +102,7 @@ def test_first_fit_shares_tokens_in_proportion_to_devices():
     assert placement.shares[:, 0].tolist() == [0.4, 0.4, 0.2, 1.0]
 
 
-def test_first_fit_spreads_experts_without_estimate_over_empty_devices():
+def test_first_fit_spreads_unknown_over_empty_devices():
     placement = place_first_fit(ExpertDemand(np.array([4, 0, 0, 0, 0]), 16), DeviceGroup(4))
     assert placement.lists() == [[0], [1, 4], [2], [3]]
 
@@ -113,7 +113,7 @@ def test_first_fit_draws_alike_from_the_same_seed():
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-def test_first_fit_replicates_no_expert_at_the_cost_of_one_that_is_nowhere():
+def test_first_fit_places_all_before_replicating():
     placement = place_first_fit(ExpertDemand.of_counts(np.array([9, 0])), DeviceGroup(2, 1))
     assert placement.lists() == [[0], [1]]
 
@@ -129,7 +129,7 @@ def test_one_per_device_keeps_to_the_numbers():
     assert placed(2, 5) == [[0], [1], [0], [1], [0]]
 
 
-def test_greedy_replication_gives_each_spare_slot_to_the_largest_load_per_replica():
+def test_greedy_replication_serves_largest_load():
     # Six slots for three experts with 90, 30 and 12: the spare ones go to expert 0 at 90, 45, 30 (before
     # expert 1, whose 30 is equal). Replicas 22.5 x 4, 30, 12 are packed 30, 22.5, 22.5 to devices 0, 1, 2,
     # then 22.5, 22.5 to 1 and 2, and 12 to 0.

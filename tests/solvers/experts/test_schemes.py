@@ -24,13 +24,13 @@ def settled(name, estimated, *tokens):
     return planned, scheme.settle(planned, estimated, np.array(tokens), FOUR)
 
 
-def test_a_placement_is_kept_while_the_top_lists_are_equal():
+def test_placement_stays_with_equal_top_lists():
     planned, came = settled("lina", demand(40, 30, 20, 10), 50, 40, 5, 5)
     assert (came.placement, came.is_revised) == (planned, False)
 
 
 @pytest.mark.parametrize("tokens", [(30, 40, 20, 10), (40, 20, 30, 10), (0, 100, 0, 0)])
-def test_it_is_made_anew_when_they_differ_in_an_expert_or_in_the_order(tokens):
+def test_differing_top_lists_place_again(tokens):
     # Erratum I2: k = 1 in inference, so two experts are compared.
     _, came = settled("lina", demand(40, 30, 20, 10), *tokens)
     assert came.is_revised
@@ -54,7 +54,7 @@ def test_balanced_gating_gives_every_expert_as_many():
     assert device_loads(came.split).tolist() == [3, 3, 2, 2]
 
 
-def test_more_tokens_on_a_device_than_allowed_deviate_whatever_the_lists_say():
+def test_excess_tokens_deviate_despite_equal_lists():
     estimated, actual = demand(40, 30, 20, 10), demand(97, 1, 1, 1)
     placement = SCHEMES["lina"].place(estimated, FOUR)
     assert TopLists().deviates(placement, estimated, demand(30, 40, 20, 10), FOUR)
@@ -63,7 +63,7 @@ def test_more_tokens_on_a_device_than_allowed_deviate_whatever_the_lists_say():
 
 
 @pytest.mark.parametrize("name", sorted(SCHEMES))
-def test_a_layer_of_which_nothing_is_known_is_served(name):
+def test_unknown_layer_is_served(name):
     _, came = settled(name, ExpertDemand(np.zeros(4, np.int64), 0), 8, 0, 0, 0)
     assert device_loads(came.split).sum() == 8
 
@@ -76,7 +76,7 @@ def test_a_batch_without_a_token_is_served(name):
 
 @settings(max_examples=examples(300), deadline=None)
 @given(st.lists(COUNTS, min_size=6, max_size=6), st.lists(COUNTS, min_size=6, max_size=6))
-def test_balanced_stays_within_its_share_of_the_mean_and_one_token(estimated, tokens):
+def test_balanced_stays_near_mean(estimated, tokens):
     cluster = DeviceGroup(6)
     scheme = SCHEMES["balanced"]
     expected = demand(*estimated)

@@ -44,7 +44,7 @@ def test_no_split_leaves_the_busiest_device_less(case):
     assert device_loads(split).max() == least_largest_load(placement.lists(), tokens.tolist())
 
 
-def test_experts_make_way_for_others_that_have_no_other_device():
+def test_experts_yield_to_those_without_alternative():
     placement = ExpertPlacement.of_lists([[0, 1], [1, 2], [2, 3]], 4)
     assert device_loads(even_split(placement, np.array([9, 9, 0, 0]))).tolist() == [9, 9, 0]
     assert device_loads(even_split(placement, np.array([6, 6, 6, 0]))).tolist() == [6, 6, 6]
@@ -53,7 +53,7 @@ def test_experts_make_way_for_others_that_have_no_other_device():
 
 @settings(max_examples=examples(200), deadline=None)
 @given(placements_and_tokens())
-def test_planned_shares_are_followed_to_a_token_and_none_is_lost(case):
+def test_planned_shares_lose_no_token(case):
     placement, tokens = case
     split = split_by_shares(placement, tokens)
     assert per_expert(placement, split).tolist() == tokens.tolist()
@@ -66,7 +66,7 @@ def test_planned_shares_are_followed_to_a_token_and_none_is_lost(case):
 
 @settings(max_examples=examples(200), deadline=None)
 @given(placements_and_tokens(), st.randoms(use_true_random=False))
-def test_each_token_is_sent_once_and_as_many_stay_as_can(case, random):
+def test_tokens_are_sent_once_and_mostly_stay(case, random):
     placement, tokens = case
     of_ranks = np.zeros((placement.devices, placement.count), np.int64)
     for expert, count in enumerate(tokens):
@@ -83,7 +83,7 @@ def test_each_token_is_sent_once_and_as_many_stay_as_can(case, random):
                 assert sent[rank, rank, slot] == min(split[rank, slot], of_ranks[rank, expert])
 
 
-def test_counts_that_are_not_what_is_split_are_refused():
+def test_inconsistent_counts_are_refused():
     placement = ExpertPlacement.of_lists([[0], [1]], 2)
     with pytest.raises(ValueError, match="3 tokens of expert 1 are split and 2 counted"):
         sends(placement, even_split(placement, np.array([1, 3])), np.array([[1, 1], [0, 1]]))
@@ -99,7 +99,7 @@ def test_negative_counts_are_refused():
         even_split(ExpertPlacement.of_lists([[0], [1]], 2), np.array([1, -2]))
 
 
-def test_each_replica_takes_what_its_own_rank_has_as_far_as_loads_stay_even():
+def test_replicas_prefer_own_tokens_while_even():
     placement = ExpertPlacement.of_lists([[0, 1], [0, 2], [0, 3], [0]], 4, 2)
     split = even_split(placement, np.array([80, 20, 20, 20]))
     # A fourth of expert 0 stays on each device, and the fourth device takes what makes them even.

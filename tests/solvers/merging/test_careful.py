@@ -43,7 +43,7 @@ def alone(job_id: str, gpus: int) -> Share:
     return Share(job_ids=(job_id,), mode="normal", gpus=gpus)
 
 
-def test_jobs_with_gpus_end_after_their_steps_and_others_when_gpus_are_free() -> None:
+def test_jobs_end_by_steps_or_free_gpus() -> None:
     asked = problem(unit("a", 0, 100.0, age_s=7.0), unit("b", 1, 50.0), unit("c", 2, 60.0, age_s=1.0))
     told = forecast(asked, (alone("a", 2),))
     # a: 50 s and 7 s before; b and c then have a GPU each.
@@ -51,14 +51,14 @@ def test_jobs_with_gpus_end_after_their_steps_and_others_when_gpus_are_free() ->
     assert told.mean_s == pytest.approx((57 + 100 + 111) / 3)
 
 
-def test_a_receiver_ends_after_its_donor_and_later_if_the_merge_is_undone() -> None:
+def test_receiver_ends_later_after_undone_merge() -> None:
     asked = problem(unit("a", 0, 100.0), unit("b", 1, 1_000.0), ratio=0.2, watched_epochs=2)
     merged = (Share(job_ids=("a", "b"), mode="temporal", gpus=2),)
     assert forecast(asked, merged).longest_s == pytest.approx(50 + 0.2 * 500)
     assert forecast(asked, merged, is_undone=True).longest_s == pytest.approx(50 + 100 + 500)
 
 
-def test_jobs_of_a_spatial_merge_end_after_their_own_epochs() -> None:
+def test_spatial_jobs_end_after_own_epochs() -> None:
     asked = problem(unit("a", 0, 400.0), unit("b", 1, 1_000.0), ratio=0.5, mode="spatial")
     merged = (Share(job_ids=("a", "b"), mode="spatial", gpus=2),)
     # An epoch of both has 100 steps of 1 s.
@@ -68,7 +68,7 @@ def test_jobs_of_a_spatial_merge_end_after_their_own_epochs() -> None:
     assert undone == pytest.approx(Forecast((400 + 900) / 2, 900.0))
 
 
-def test_a_merge_that_is_under_way_is_not_new() -> None:
+def test_running_merge_is_not_new() -> None:
     asked = problem(unit("a", 0, gpus=2, follower="b", part="donor"), unit("b", 1))
     shares = (Share(job_ids=("a", "b"), mode="temporal", gpus=2),)
     assert new_merges(asked, shares) == []
@@ -82,18 +82,18 @@ def modes(asked: MergeProblem) -> list[str]:
     return [share.mode for share in plan(asked, LIMIT_S).shares]
 
 
-def test_a_merge_that_ends_all_jobs_sooner_is_planned() -> None:
+def test_merge_helping_all_jobs_is_planned() -> None:
     assert modes(problem(*QUICK, unit("x", 2, 5_000.0))) == ["temporal"]
 
 
-def test_one_that_would_make_the_slowest_job_later_if_it_is_undone_is_not() -> None:
+def test_merge_risking_slowest_job_is_avoided() -> None:
     """`r` is the slowest: without the merge it has all GPUs after 50 s, and with it 100 s in vain."""
     asked = problem(*QUICK)
     assert [share.mode for share in merge(asked, LIMIT_S).shares] == ["temporal"]
     assert modes(asked) == ["normal"]
 
 
-def test_one_that_makes_the_job_with_the_longest_completion_time_later_is_not() -> None:
+def test_merge_delaying_longest_job_is_avoided() -> None:
     """`x` has one GPU after 50 s, or both after 400 s where `r` is merged: it ends at 650 or at 700 s.
     Where it was submitted long before, its completion time is the longest."""
     asked, old = (problem(*QUICK, unit("x", 2, 600.0, age_s=age_s), ratio=0.7) for age_s in (0.0, 10_000.0))
@@ -127,7 +127,7 @@ def drawn(
 
 @settings(max_examples=examples(60), deadline=None)
 @given(JOBS, st.floats(0.02, 1.5), st.sampled_from(("temporal", "spatial")), st.floats(0.0, 3.0))
-def test_no_plan_is_expected_to_be_worse_than_that_of_a_zone_without_merging(
+def test_plan_is_no_worse_than_without_merging(
     jobs: list[tuple[int, float, float, str, int]], ratio: float, mode: str, later: float
 ) -> None:
     asked = drawn(jobs, ratio, mode, later)
@@ -142,6 +142,6 @@ def test_no_plan_is_expected_to_be_worse_than_that_of_a_zone_without_merging(
     assert forecast(asked, found.shares, is_undone=True).longest_s <= before.longest_s
 
 
-def test_nothing_shown_gives_the_plan_of_a_zone_without_merging() -> None:
+def test_missing_evidence_gives_plan_without_merging() -> None:
     asked = problem(*QUICK, unit("x", 2, 5_000.0)).model_copy(update={"transfers": ()})
     assert plan(asked, LIMIT_S) == merge(asked, LIMIT_S)

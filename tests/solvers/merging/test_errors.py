@@ -55,7 +55,7 @@ def test_without_differences_there_is_no_correlation():
     assert gain_errors([(0.1, 0.0)]).figures().gain_error_pct is None
 
 
-def test_no_gain_counts_as_positive_as_in_the_paper():
+def test_zero_gain_counts_as_positive():
     assert gain_errors([(0.0, 0.0), (0.1, 0.0), (-0.1, 0.0)]).figures().sign_pct == pytest.approx(200 / 3)
 
 

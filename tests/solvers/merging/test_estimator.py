@@ -80,13 +80,13 @@ def iterations(kind: KindFacts, *finished: FinishedKind) -> int:
     return found.iterations
 
 
-def test_the_smallest_problem_has_an_answer_for_each_kind_and_pair() -> None:
+def test_smallest_problem_answers_each_kind_and_pair() -> None:
     solution = estimate(smallest(), 1.0)
     assert len(solution.kinds) == 2
     assert len(solution.transfers) == 4 + 3
 
 
-def test_own_jobs_tell_before_those_of_the_task_and_these_before_all_others() -> None:
+def test_own_jobs_precede_task_and_others() -> None:
     red, blue = FinishedKind(task="red", share=0.3), FinishedKind(task="blue", share=0.5)
     assert iterations(facts(finished_iterations=420.0), red, blue) == 420
     assert iterations(facts(), red, blue) == 300
@@ -94,7 +94,7 @@ def test_own_jobs_tell_before_those_of_the_task_and_these_before_all_others() ->
     assert iterations(facts()) == 1_000
 
 
-def test_a_job_that_met_its_target_with_the_epoch_of_its_profile_run_needs_one():
+def test_target_in_profile_epoch_needs_one():
     other = FinishedKind(task="blue", share=0.9)
     assert iterations(facts(accuracy_after_epoch=0.8), other) == 100
     assert iterations(facts(accuracy_after_epoch=0.79), other) == 900
@@ -103,13 +103,13 @@ def test_a_job_that_met_its_target_with_the_epoch_of_its_profile_run_needs_one()
     assert iterations(facts(accuracy_after_epoch=0.9, finished_iterations=200.0), other) == 200
 
 
-def test_a_job_that_did_not_needs_more_than_that():
+def test_missed_profile_target_needs_more():
     short = FinishedKind(task="blue", share=0.05)
     assert iterations(facts(), short) == 50
     assert iterations(facts(accuracy_after_epoch=0.79), short) == 100
 
 
-def test_a_merge_is_not_worth_it_to_a_job_that_needs_one_epoch():
+def test_single_epoch_job_is_not_merged():
     """Three merges of other tasks have saved an epoch of ten."""
     saved = [past(f"d{n}", f"r{n}", 9.0, own_epochs=10.0) for n in range(3)]
     ratios = [
@@ -121,13 +121,13 @@ def test_a_merge_is_not_worth_it_to_a_job_that_needs_one_epoch():
     assert ratios[0] < ratios[1]
 
 
-def test_a_task_with_many_kinds_counts_once_for_others() -> None:
+def test_task_with_many_kinds_counts_once() -> None:
     reds = [FinishedKind(task="red", share=share) for share in (0.1, 0.1, 0.1)]
     others = [FinishedKind(task="blue", share=0.5), FinishedKind(task="grey", share=0.9)]
     assert iterations(facts("green"), *reds, *others) == 500
 
 
-def test_without_an_accuracy_a_job_takes_all_its_iterations_and_no_merge_makes_them_fewer() -> None:
+def test_job_without_accuracy_takes_all_iterations() -> None:
     kinds = facts(), facts("blue", target_accuracy=None, finished_iterations=300.0)
     solution = estimate(asked(*kinds, modes=("temporal", "spatial")), 1.0)
     assert solution.kinds[1].iterations == 1_000
@@ -139,21 +139,21 @@ def test_without_an_accuracy_a_job_takes_all_its_iterations_and_no_merge_makes_t
     assert ratios["spatial", 0, 1].donor_ratio < 1.0
 
 
-def test_a_loss_that_does_not_fall_is_a_fault_and_its_kind_is_in_no_pair() -> None:
+def test_constant_loss_is_fault_without_pairs() -> None:
     solution = estimate(asked(facts(losses=(1.0,) * 30), facts("blue")), 1.0)
     assert solution.kinds[0].fault == "losses_scatter"
     assert solution.kinds[0].iterations == 1_000
     assert {(one.donor, one.receiver) for one in solution.transfers} == {(1, 1)}
 
 
-def test_before_any_merge_similar_tasks_are_foretold_to_help() -> None:
+def test_similar_tasks_are_first_forecast_to_help() -> None:
     kinds = facts(), facts("blue")
     similar, strange = (estimate(asked(*kinds, score=score), 1.0) for score in (0.0, -1.0))
     assert transfer(similar, 0, 1).receiver_ratio == pytest.approx(0.3)
     assert transfer(strange, 0, 1).receiver_ratio == pytest.approx(1.3)
 
 
-def test_results_of_other_pairs_tell_more_and_more() -> None:
+def test_results_of_other_pairs_gain_weight() -> None:
     kinds = facts(), facts("blue", finished_iterations=300.0)
     ratios = [
         transfer(
@@ -165,7 +165,7 @@ def test_results_of_other_pairs_tell_more_and_more() -> None:
     assert ratios[-1] == pytest.approx(0.8, abs=0.1)
 
 
-def test_while_merges_lose_on_the_whole_a_similar_pair_is_soon_not_worth_it() -> None:
+def test_losing_merges_soon_stop_similar_pairs() -> None:
     """Embeddings are the same throughout; nine merges of other tasks were undone."""
     kinds = facts(), facts("blue", finished_iterations=300.0)
     failed = [past(f"d{n}", f"r{n}", None) for n in range(9)]
@@ -176,7 +176,7 @@ def test_while_merges_lose_on_the_whole_a_similar_pair_is_soon_not_worth_it() ->
     assert again < 1.0
 
 
-def test_losses_of_one_mode_do_not_count_against_the_other() -> None:
+def test_losses_of_mode_spare_the_other() -> None:
     kinds = facts(), facts("blue", finished_iterations=300.0)
     failed = [past(f"d{n}", f"r{n}", None) for n in range(9)]
     solution = estimate(asked(*kinds, modes=("temporal", "spatial"), outcomes=failed), 1.0)
@@ -186,14 +186,14 @@ def test_losses_of_one_mode_do_not_count_against_the_other() -> None:
     assert by_mode["spatial"] < by_mode["temporal"]
 
 
-def test_a_spatial_merge_has_the_mean_of_both_scores_and_two_sides() -> None:
+def test_spatial_merge_averages_scores_of_both_sides() -> None:
     scores = [PairScore(donor=0, receiver=1, score=-0.4), PairScore(donor=1, receiver=0, score=0.0)]
     problem = asked(facts(), facts("blue"), modes=("spatial",)).model_copy(update={"scores": tuple(scores)})
     one = transfer(estimate(problem, 1.0), 0, 1)
     assert one.receiver_ratio == one.donor_ratio == pytest.approx(0.3 + 0.2)
 
 
-def test_without_embeddings_results_alone_tell() -> None:
+def test_without_embeddings_only_results_count() -> None:
     solution = estimate(asked(facts(), facts("blue"), score=None), 1.0)
     assert transfer(solution, 0, 1).receiver_ratio > 1.0, "even chances of nothing are not worth a merge"
 
@@ -217,7 +217,7 @@ NOTHING_SAVED = {"gain": None, "target": 1.0, "best": 0.0, "own_epochs": 1.0}
 @given(st.lists(st.tuples(OUTCOMES, EPOCHS | st.none()), max_size=6), FINITE)
 @example([({**NOTHING_SAVED, "score": 1 / 512}, None), ({**NOTHING_SAVED, "score": 0.0}, 1.0)], 1.0)
 @settings(deadline=None)
-def test_no_outcome_and_no_score_keeps_a_zone_from_an_answer(merges, score) -> None:
+def test_missing_outcomes_and_scores_still_answer(merges, score) -> None:
     outcomes = [past("red", "blue", epochs, **fields) for fields, epochs in merges]
     told = estimate(asked(facts(), facts("blue"), score=score, outcomes=outcomes), 1.0)
     assert len(told.transfers) == 4

@@ -23,7 +23,7 @@ def evidence(results: list[MergeResult], *learners: Candidate, ratio: float = 0.
     return past.evidence(dict(zip(learners, savings, strict=True)), [ratio] * len(learners))
 
 
-def test_nothing_is_shown_without_merges_and_one_may_find_out() -> None:
+def test_first_trial_precedes_evidence() -> None:
     assert evidence([], merge("a", "b")) == "trial"
     assert evidence([], merge("a", "b"), ratio=1.0) == "none", "nobody expects it to save anything"
     past = PastMerges([], WATCHED)
@@ -32,28 +32,28 @@ def test_nothing_is_shown_without_merges_and_one_may_find_out() -> None:
     assert saving.mean == 0.0 > saving.least
 
 
-def test_merges_that_have_paid_show_that_others_of_the_receiver_do() -> None:
+def test_paid_merges_show_others_of_receiver() -> None:
     paid = [result(merge(donor, "b"), 3.0) for donor in "cdef"]
     assert evidence(paid, merge("a", "b")) == "shown"
     (saving,) = PastMerges(paid, WATCHED).savings([merge("a", "b")])
     assert LEAST_SAVING < saving.least < saving.mean < 0.75
 
 
-def test_the_first_trial_of_a_receiver_that_fails_is_the_last_in_its_mode() -> None:
+def test_failed_first_trial_ends_mode_of_receiver() -> None:
     failed = [result(merge("a", "b"), None)]
     assert evidence(failed, merge("c", "b")) == "none"
     assert evidence(failed, merge("c", "b", "spatial"), merge("b", "c", "spatial")) == "trial"
     assert evidence(failed, merge("a", "c")) == "trial", "another receiver may still gain"
 
 
-def test_a_mode_of_which_two_more_have_failed_than_paid_is_tried_no_more() -> None:
+def test_mode_ends_after_two_more_failures() -> None:
     failed = [result(merge("a", receiver), None) for receiver in "bc"]
     assert evidence(failed, merge("a", "d")) == "none"
     paid = [result(merge("a", "e"), 2.0)]
     assert evidence(failed + paid, merge("a", "d")) == "trial"
 
 
-def test_where_the_sign_is_a_coins_throw_nothing_is_shown() -> None:
+def test_even_chances_show_nothing() -> None:
     """Half of them save nearly all, so that the mean and its bound are positive."""
     mixed = [result(merge("a", "b"), 0.5 if n % 2 else 11.0) for n in range(40)]
     (saving,) = PastMerges(mixed, WATCHED).savings([merge("a", "b")])
@@ -70,12 +70,12 @@ def test_both_jobs_of_a_spatial_merge_must_gain() -> None:
 
 
 @pytest.mark.parametrize(("lost", "saved"), [(None, -0.2), (10.0, -1.0), (1_000.0, -MOST_LOST)])
-def test_an_undone_merge_costs_what_was_trained_in_vain(lost: float | None, saved: float) -> None:
+def test_undone_merge_costs_wasted_training(lost: float | None, saved: float) -> None:
     past = PastMerges([result(merge("a", "b"), None, lost=lost)], WATCHED)
     assert past._savings[0][1] == pytest.approx(saved)
 
 
-def test_merges_of_one_task_with_itself_tell_nothing_of_others_nor_these_of_them() -> None:
+def test_self_merges_and_others_teach_separately() -> None:
     paid = [result(merge(donor, "b"), 3.0) for donor in "cdef"]
     assert evidence(paid, merge("b", "b")) == "trial"
     assert evidence([], merge("b", "b")) == "none", "not before others have paid in its mode"

@@ -13,12 +13,12 @@ def finished(job_id: str, submitted_s: float, finished_s: float, asked_gpus: int
     return Finished(job_id, submitted_s, finished_s, asked_gpus, SCALING)
 
 
-def test_a_job_alone_is_compared_with_the_size_that_it_asked_for() -> None:
+def test_job_alone_compares_with_requested_size() -> None:
     assert finish_time_fairness([finished("a", 50.0, 150.0)], 8) == {"a": 1.0}
     assert finish_time_fairness([finished("a", 50.0, 150.0, asked_gpus=2)], 8) == {"a": 0.5}
 
 
-def test_those_who_came_or_left_meanwhile_count_for_the_time_that_they_were_there() -> None:
+def test_temporary_rivals_count_for_their_time() -> None:
     jobs = [finished("a", 0.0, 200.0), finished("b", 100.0, 400.0), finished("c", 150.0, 200.0)]
     # a: 100 s alone, 50 s with one other, 50 s with two.
     assert contending(jobs) == pytest.approx({"a": 350 / 200, "b": 450 / 300, "c": 3.0})

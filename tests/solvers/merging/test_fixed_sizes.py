@@ -4,7 +4,7 @@ from solvers.merging.rival_schemes import ShortestRemainingTimeFirst, Tiresias
 from tests.support.contenders import NOW_S, contender
 
 
-def test_the_shortest_is_served_first_and_one_that_does_not_fit_is_passed_over() -> None:
+def test_shortest_is_served_and_unfit_pass() -> None:
     jobs = [
         contender("long", 0, {1: 900.0}),
         contender("wide", 1, {8: 500.0}),
@@ -13,17 +13,17 @@ def test_the_shortest_is_served_first_and_one_that_does_not_fit_is_passed_over()
     assert ShortestRemainingTimeFirst().allocate(jobs, 8, NOW_S) == {"short": 2, "long": 1}
 
 
-def test_a_running_job_gives_way_to_a_shorter_one() -> None:
+def test_shorter_job_preempts_running_one() -> None:
     jobs = [contender("runs", 0, {4: 900.0}, gpus=4), contender("comes", 1, {4: 899.0})]
     assert ShortestRemainingTimeFirst().allocate(jobs, 4, NOW_S) == {"comes": 4}
 
 
-def test_of_jobs_that_take_equally_long_the_earlier_is_served() -> None:
+def test_equal_jobs_are_served_by_arrival() -> None:
     jobs = [contender("b", 0, {4: 900.0}), contender("a", 1, {4: 900.0})]
     assert ShortestRemainingTimeFirst().allocate(jobs, 4, NOW_S) == {"b": 4}
 
 
-def test_remaining_time_is_that_at_the_size_asked_for() -> None:
+def test_remaining_time_uses_requested_size() -> None:
     scales = contender("scales", 0, {1: 900.0, 4: 300.0}, asked_gpus=4)
     stays = contender("stays", 1, {1: 400.0}, asked_gpus=1)
     assert ShortestRemainingTimeFirst().allocate([scales, stays], 4, NOW_S) == {"scales": 4}
@@ -31,7 +31,7 @@ def test_remaining_time_is_that_at_the_size_asked_for() -> None:
     assert ShortestRemainingTimeFirst().allocate([asks_less, stays], 1, NOW_S) == {"stays": 1}
 
 
-def test_a_job_below_the_threshold_is_served_before_an_earlier_one_above() -> None:
+def test_job_below_threshold_precedes_earlier_one() -> None:
     jobs = [
         contender("demoted", 0, {4: 100.0}, attained_gpu_s=3_600.0, gpus=4),
         contender("nearly", 1, {4: 900.0}, attained_gpu_s=3_599.0),
@@ -39,7 +39,7 @@ def test_a_job_below_the_threshold_is_served_before_an_earlier_one_above() -> No
     assert Tiresias().allocate(jobs, 4, NOW_S) == {"nearly": 4}
 
 
-def test_in_a_queue_the_order_is_that_of_arrival_whatever_was_attained() -> None:
+def test_queue_keeps_order_of_arrival() -> None:
     jobs = [
         contender("first", 0, {4: 900.0}, attained_gpu_s=3_000.0),
         contender("second", 1, {4: 100.0}, attained_gpu_s=10.0),
@@ -55,7 +55,7 @@ def test_gpus_and_time_both_count_as_service() -> None:
     assert (tiresias.queue_of(wide), tiresias.queue_of(thin)) == (1, 0)
 
 
-def test_a_job_that_waited_too_long_for_what_it_ran_is_promoted_until_it_has_run_its_share() -> None:
+def test_long_waiting_job_is_promoted_temporarily() -> None:
     starved = contender("a", 0, {4: 100.0}, attained_gpu_s=9_000.0, running_s=2_000.0, waited_s=8_000.0)
     assert Tiresias(promote_knob=4.0).queue_of(starved) == 0
     assert Tiresias(promote_knob=4.1).queue_of(starved) == 1

@@ -33,12 +33,12 @@ def without(outcomes, donor: str, receiver: str) -> list[GainOutcome]:
     return [o for o in outcomes if {o.merge.donor, o.merge.receiver} != {donor, receiver}]
 
 
-def test_without_outcomes_no_gain_is_foretold_with_even_chances():
+def test_without_outcomes_gain_is_even_chance():
     assert forecast_gains([], [pair("a", "b")]) == [GainForecast(0.0, 0.5)]
     assert forecast_gains([], []) == []
 
 
-def test_a_receiver_that_gains_from_all_others_is_foretold_to_gain():
+def test_gaining_receiver_is_forecast_to_gain():
     outcomes = every_pair(lambda a, b: {"slim": 0.05, "tiny": 0.1}.get(b, -0.01))
     for donor in ("mid", "tiny"):
         seen = without(outcomes, donor, "slim")
@@ -50,7 +50,7 @@ def test_a_receiver_that_gains_from_all_others_is_foretold_to_gain():
     assert told.probability < 0.1
 
 
-def test_a_donor_that_helps_others_is_foretold_to_help_a_receiver_without_outcomes():
+def test_helping_donor_is_forecast_to_help():
     outcomes = every_pair(lambda a, b: 0.03 if a == "wide" else -0.03)
     helped, harmed = forecast_gains(outcomes, [pair("wide", "new"), pair("mid", "new")])
     assert helped.gain > 0 > harmed.gain
@@ -77,7 +77,7 @@ def test_modes_may_differ():
     assert temporal.gain < 0 < spatial.gain
 
 
-def test_a_score_that_tells_the_gain_is_learned():
+def test_score_correlated_with_gain_is_learned():
     random = np.random.default_rng(5)
     scores = random.uniform(-1, 1, 40)
     outcomes = [
@@ -89,14 +89,14 @@ def test_a_score_that_tells_the_gain_is_learned():
     assert high.probability > 0.9 > 0.1 > low.probability
 
 
-def test_gains_beyond_all_that_were_seen_are_not_foretold():
+def test_forecast_stays_within_seen_gains():
     outcomes = every_pair(lambda a, b: 0.2 * math.log10(SIZES[a] / SIZES[b]))
     giant = Candidate("giant", "dwarf", "temporal", 10**12, 1)
     (told,) = forecast_gains(outcomes, [giant])
     assert told.gain == pytest.approx(max(outcome.gain for outcome in outcomes))
 
 
-def test_the_same_outcomes_give_the_same_answers_whatever_else_is_asked():
+def test_same_outcomes_give_same_answers():
     outcomes = every_pair(lambda a, b: 0.01 if a < b else -0.02)
     asked = [pair("wide", "new"), pair("new", "slim", "spatial"), pair("a", "b")]
     together = forecast_gains(outcomes, asked)
@@ -112,7 +112,7 @@ def test_only_the_latest_outcomes_count():
     assert prediction.mean == pytest.approx(1.0, abs=0.05)
 
 
-def test_a_belief_narrows_where_outcomes_agree_and_stays_wide_elsewhere():
+def test_consistent_outcomes_narrow_the_forecast():
     outcomes = [(o.merge, 2.0 if o.merge.receiver == "slim" else -1.0) for o in every_pair(lambda a, b: 0.0)]
     known, unknown = regress(outcomes, [pair("wide", "slim"), pair("x", "y")])
     assert known.deviation < unknown.deviation
@@ -127,7 +127,7 @@ def results(outcome) -> list[MergeResult]:
     ]
 
 
-def test_merges_are_worth_what_they_save_against_what_undoing_them_costs():
+def test_worth_is_saving_against_undoing():
     seen = results(lambda a, b: (0.85, 3) if b in ("slim", "tiny") else (0.75, None))
     good, bad = forecast_targets(
         seen, [MergeQuestion(pair("new", "slim"), 10), MergeQuestion(pair("new", "wide"), 10)]
@@ -145,7 +145,7 @@ def test_epochs_go_with_those_of_the_job_alone():
     assert long.epochs == pytest.approx(3 * short.epochs)
 
 
-def test_without_results_a_merge_is_not_worth_its_risk():
+def test_without_results_merge_is_not_worth_it():
     (told,) = forecast_targets([], [MergeQuestion(pair("a", "b"), 10)])
     assert (told.probability, told.epochs) == (0.5, 10)
     assert told.saved_epochs < 0
@@ -158,7 +158,7 @@ def test_outcomes_that_cannot_be_are_refused(gain, score):
         forecast_gains([GainOutcome(pair("a", "b", score=score), gain)], [pair("a", "b")])
 
 
-def test_numbers_that_are_not_finite_are_refused_with_their_pair():
+def test_infinite_numbers_are_refused_with_pair():
     with pytest.raises(ValueError, match="donor='x'"):
         regress([(pair("a", "b"), 1.0)], [pair("x", "y", score=math.inf)])
     with pytest.raises(ValueError, match="donor='a'"):
@@ -174,7 +174,7 @@ def test_results_that_cannot_be_are_refused(target, epochs, own):
         forecast_targets(seen, [MergeQuestion(pair("a", "b"), 5)])
 
 
-def test_many_outcomes_of_few_tasks_say_the_same_in_as_many_dimensions_as_there_are_effects(monkeypatch):
+def test_low_rank_form_gives_same_forecast(monkeypatch):
     rng = random.Random(7)
     seen = [(pair(rng.choice("abc"), rng.choice("abc")), rng.gauss(0.0, 1.0)) for _ in range(60)]
     asked = [pair(donor, receiver) for donor in "abcd" for receiver in "abcd"]

@@ -24,9 +24,7 @@ def offered(asked: MergeProblem, options: PlanOptions) -> offers.Offers:
 
 @settings(deadline=None, max_examples=examples(150))
 @given(problems(), st.integers(0, 2**32 - 1))
-def test_no_share_shrinks_no_plan_gets_worse_and_none_has_more_gpus_than_there_are(
-    asked: MergeProblem, seed: int
-) -> None:
+def test_growth_worsens_nothing_within_gpus(asked: MergeProblem, seed: int) -> None:
     options = options_of(asked)
     every = offered(asked, options)
     order = np.random.default_rng(seed).permutation(len(every.rows)).tolist()
@@ -41,7 +39,7 @@ def test_no_share_shrinks_no_plan_gets_worse_and_none_has_more_gpus_than_there_a
 
 @settings(deadline=None, max_examples=examples(150))
 @given(problems(), st.integers(1, 3))
-def test_what_a_grown_plan_is_said_to_cost_it_costs(asked: MergeProblem, of_each: int) -> None:
+def test_stated_cost_of_plan_is_true(asked: MergeProblem, of_each: int) -> None:
     """Where each unit is offered few numbers of GPUs, and there is no time to look for better ones."""
     with mock.patch.multiple(offers, _MOST_OFFERS=0, _MOST_PER_UNIT=of_each):
         solution = merge(asked, 0.0)
@@ -53,7 +51,7 @@ def test_what_a_grown_plan_is_said_to_cost_it_costs(asked: MergeProblem, of_each
 
 @settings(deadline=None, max_examples=examples(60))
 @given(problems())
-def test_the_bound_is_below_all_plans_where_merges_are_left_out(asked: MergeProblem) -> None:
+def test_bound_without_merges_is_below_plans(asked: MergeProblem) -> None:
     with mock.patch.object(options_module, "_MOST_CELLS", 1):
         solution = merge(asked, 30.0)
     costs = Costs(asked)
@@ -70,7 +68,7 @@ def smallest_shares(asked: MergeProblem, options: PlanOptions) -> np.ndarray:
     return np.asarray(alone[first])
 
 
-def test_idle_gpus_go_to_whom_they_help_most() -> None:
+def test_idle_gpus_go_to_largest_gain() -> None:
     steep, flat = kind({1: 1.0, 2: 0.5, 4: 0.25}), kind({1: 1.0, 2: 0.99, 4: 0.98})
     asked = problem(5, [steep, flat], [unit("steep", 0), unit("flat", 1)])
     options = options_of(asked)
@@ -91,14 +89,14 @@ def test_a_merge_grows_as_one() -> None:
     assert after["saving"][0] == pytest.approx(same["saving"])
 
 
-def test_a_gain_that_is_less_than_a_switch_grows_nothing() -> None:
+def test_gain_below_switch_grows_nothing() -> None:
     asked = problem(2, [kind({1: 1.0, 2: 0.99})], [unit("a", part="donor", gpus=1)], switch_s=30.0)
     options = options_of(asked)
     rows = smallest_shares(asked, options)
     assert grow_shares(asked, options, rows)["gpus"].tolist() == [1]
 
 
-def test_of_very_many_numbers_of_gpus_some_are_looked_at_the_first_and_the_last_among_them() -> None:
+def test_sampled_gpu_counts_include_both_ends() -> None:
     steps = kind({gpus: 1.0 / gpus**0.9 for gpus in range(1, 101)})
     asked = problem(100, [steps], [unit("a")])
     options = options_of(asked)

@@ -36,19 +36,19 @@ def merged(asked: MergeProblem) -> bool:
 JOBS = unit("d", 0, 100.0, part="donor"), unit("r", 1), unit("x", 2, 20_000.0)
 
 
-def test_a_merge_that_costs_little_if_it_is_undone_is_offered() -> None:
+def test_cheap_to_undo_merge_is_offered() -> None:
     assert merged(problem(*JOBS, most_later=0.25))
     assert merged(problem(*JOBS)), "as it is without a bound"
 
 
-def test_one_that_would_cost_too_much_if_it_is_undone_is_not() -> None:
+def test_expensive_to_undo_merge_is_not_offered() -> None:
     """50 s until its donor is done, 800 s in vain and 500 s alone, with both GPUs; 1,000 s alone with one."""
     assert merged(problem(*JOBS, epoch=800))
     assert not merged(problem(*JOBS, epoch=800, most_later=0.25))
     assert merged(problem(*JOBS, epoch=800, most_later=0.5))
 
 
-def test_more_is_lost_the_longer_a_merge_is_watched() -> None:
+def test_longer_watch_risks_more() -> None:
     lost = [merged(problem(*JOBS, most_later=0.25, watched_epochs=epochs)) for epochs in (1, 2, 20)]
     assert lost == sorted(lost, reverse=True)
     assert (lost[0], lost[-1]) == (True, False)
@@ -60,7 +60,7 @@ def test_the_job_that_would_end_last_risks_nothing() -> None:
     assert not merged(problem(*last, most_later=0.25, epoch=500))
 
 
-def test_a_receiver_does_not_wait_longer_for_its_donor_than_the_merge_saves() -> None:
+def test_receiver_waits_at_most_merge_saving() -> None:
     jobs = unit("d", 0, 3_000.0, part="donor"), unit("r", 1), unit("x", 2, 20_000.0)
     assert not merged(problem(*jobs, most_later=10.0))
 

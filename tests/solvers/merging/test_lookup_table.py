@@ -55,7 +55,7 @@ def brute_force(gpus: int, nodes: int, batch: int, most: int) -> float:
 
 @settings(max_examples=examples(300), deadline=None)
 @given(st.integers(1, 32), st.integers(1, 8), st.integers(1, 600), st.integers(1, 64))
-def test_the_fastest_micro_batch_that_fits_is_found_also_where_nothing_was_measured(gpus, nodes, batch, most):
+def test_fastest_fitting_micro_batch_is_found(gpus, nodes, batch, most):
     nodes = min(nodes, gpus)
     step = table(*SPARSE).step(PLAIN, gpus, nodes, batch, most)
     assert step.step_s == pytest.approx(brute_force(gpus, nodes, batch, most))
@@ -71,7 +71,7 @@ def test_a_measured_row_comes_before_what_others_suggest():
     assert found.step(PLAIN, 2, 1, 16, 8) == AccumulatedStep(0.05, 8, 1)
 
 
-def test_accumulated_steps_tell_the_same_as_single_ones():
+def test_accumulated_steps_match_single_ones():
     single, accumulated = table(measured(2, 1, 8)), table(measured(2, 1, 8, accumulation=4))
     for batch in (16, 64, 100):
         one, other = (found.step(PLAIN, 2, 1, batch, 8) for found in (single, accumulated))
@@ -86,7 +86,7 @@ def test_rows_are_running_means_that_follow_the_latest():
     assert found.step(PLAIN, 1, 1, 8, 8).step_s == pytest.approx(0.3, rel=1e-3)
 
 
-def test_a_configuration_without_rows_is_the_first_one_times_the_jobs_scale():
+def test_missing_configuration_scales_the_first():
     found = table(*SPARSE)
     frozen = Configuration(frozen_layers=6)
     reports = [measured(1, 1, 8, factor=0.6), measured(2, 1, 8, factor=0.5), measured(1, 1, 2, factor=0.4)]
@@ -100,7 +100,7 @@ def test_a_configuration_without_rows_is_the_first_one_times_the_jobs_scale():
     assert found.scale_of(Configuration(pipeline=True), []) == 1.0
 
 
-def test_what_was_never_measured_is_never_faster_than_nothing():
+def test_unmeasured_is_never_faster():
     # Two rows of which the larger was faster by chance.
     noisy = [measured(1, 1, 8, factor=1.2), measured(1, 1, 16, factor=0.5)]
     for batch in (1, 4, 12, 64, 4_096):
@@ -109,7 +109,7 @@ def test_what_was_never_measured_is_never_faster_than_nothing():
     assert table(noisy[0]).step(PLAIN, 8, 2, 1, 1).step_s > 0, "a single row is enough to answer"
 
 
-def test_across_nodes_alone_tells_something_of_one_node_and_the_other_way_round():
+def test_one_node_and_several_predict_each_other():
     across = table(measured(4, 2, 8), measured(8, 2, 8)).step(PLAIN, 4, 1, 32, 8)
     within = table(measured(2, 1, 8), measured(4, 1, 8)).step(PLAIN, 8, 2, 64, 8)
     assert across.step_s > PASS_S + 8 * PER_SAMPLE_S
@@ -118,7 +118,7 @@ def test_across_nodes_alone_tells_something_of_one_node_and_the_other_way_round(
 
 @settings(max_examples=examples(100), deadline=None)
 @given(st.integers(0, 2**32 - 1))
-def test_a_restored_table_goes_on_like_the_one_it_was_taken_of(seed):
+def test_restored_table_continues_alike(seed):
     drawn = random.Random(seed)
     configurations = [PLAIN, Configuration(2, True, False), Configuration(pipeline=True)]
 
@@ -158,7 +158,7 @@ def test_impossible_allocations_are_refused(bad):
         table(*SPARSE).step(PLAIN, *bad)
 
 
-def test_an_empty_table_says_what_to_do():
+def test_empty_table_names_remedy():
     with pytest.raises(LookupError, match="offline profiles"):
         LookupTable().step(PLAIN, 1, 1, 8, 8)
     with pytest.raises(LookupError, match="offline profiles"):

@@ -55,7 +55,7 @@ def test_a_curve_comes_back_from_its_own_values(quadratic, linear, constant, flo
         assert fit.loss(iteration) == pytest.approx(curve.loss(iteration) / curve.loss(1), abs=1e-3)
 
 
-def test_it_is_normalised_to_the_largest_loss_whatever_the_unit():
+def test_loss_is_normalised_to_largest():
     losses = trace_of(LossCurve(0.001, 0.05, 0.5, 0.8))
     small, large = fitted(losses), fitted([1_000 * loss for loss in losses])
     assert small.loss(1) == pytest.approx(1.0, abs=1e-3)
@@ -63,7 +63,7 @@ def test_it_is_normalised_to_the_largest_loss_whatever_the_unit():
         assert small.loss(iteration) == pytest.approx(large.loss(iteration), abs=1e-4)
 
 
-def test_a_second_order_term_fits_what_the_first_order_cannot():
+def test_second_order_term_fits_more():
     # Nearly flat, then steep: the reason that the paper gives for the term that Optimus lacks.
     curve = LossCurve(0.002, 0.0, 1.0, 0.1)
     fit = fitted(trace_of(curve))
@@ -101,7 +101,7 @@ def test_losses_of_single_batches_may_scatter():
         (list(1.0 + 0.1 * np.random.default_rng(7).standard_normal(64)), "losses_scatter"),
     ],
 )
-def test_a_trace_without_a_curve_says_why(losses, case):
+def test_trace_without_curve_has_reason(losses, case):
     fit = fit_loss_curve(losses)
     assert fit == case
     assert sentence_of("unusable_profile", {"case": case}) != case
@@ -112,7 +112,7 @@ def test_a_trace_without_a_curve_says_why(losses, case):
     [(TABLES, True), (PROSE, True), (PROGRAMS, False)],
     ids=["tables", "prose", "programs"],
 )
-def test_measured_losses_of_the_small_model_have_a_curve_where_it_has_something_to_learn(losses, falls):
+def test_measured_losses_of_small_model_have_curve(losses, falls):
     assert isinstance(fit_loss_curve(losses), LossCurve) == falls
     # A shorter profile run says the same.
     assert isinstance(fit_loss_curve(losses[:16]), LossCurve) == falls

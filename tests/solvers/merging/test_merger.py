@@ -254,7 +254,7 @@ differ in."""
 @example(LATE_BESIDE_NEW[0])
 @example(LATE_BESIDE_NEW[1])
 @example(LATE_BESIDE_NEW[2])
-def test_no_plan_is_better_and_the_bound_is_below_all(asked: MergeProblem) -> None:
+def test_plan_is_best_and_bound_below(asked: MergeProblem) -> None:
     """By a thousandth of what those cost that run, or of what is saved."""
     solution = solved(asked)
     costs = Costs(asked)
@@ -271,7 +271,7 @@ def test_no_plan_is_better_and_the_bound_is_below_all(asked: MergeProblem) -> No
 
 @settings(deadline=None, max_examples=examples(60))
 @given(problems())
-def test_where_few_sizes_are_offered_the_plan_is_one_and_the_bound_is_below_all(asked: MergeProblem) -> None:
+def test_few_sizes_give_exact_plan_and_bound(asked: MergeProblem) -> None:
     with mock.patch.multiple(offers, _MOST_OFFERS=0, _MOST_PER_UNIT=2):
         solution = solved(asked)
     costs = Costs(asked)
@@ -282,9 +282,7 @@ def test_where_few_sizes_are_offered_the_plan_is_one_and_the_bound_is_below_all(
 
 @settings(deadline=None, max_examples=examples(60))
 @given(problems(), st.integers(1, 8))
-def test_what_merges_cost_does_not_depend_on_how_many_are_computed_at_once(
-    asked: MergeProblem, cells: int
-) -> None:
+def test_merge_costs_are_independent_of_batching(asked: MergeProblem, cells: int) -> None:
     together = options_of(asked).merges
     with mock.patch.object(options_module, "_CELLS_AT_ONCE", cells):
         apart = options_of(asked).merges
@@ -292,7 +290,7 @@ def test_what_merges_cost_does_not_depend_on_how_many_are_computed_at_once(
     assert np.array_equal(apart.switch, together.switch)
 
 
-def test_of_very_many_sizes_a_merge_is_offered_the_cheapest_and_the_one_that_it_has() -> None:
+def test_merge_keeps_cheapest_and_present_size() -> None:
     steps = kind({gpus: 1.0 / gpus**0.9 for gpus in range(1, 13)})
     units = [unit("a", part="donor", gpus=1, follower="b"), unit("b")]
     asked = problem(12, [steps], units, [helped(0, 0, 0.3)])
@@ -319,7 +317,7 @@ def test_who_would_be_slower_merged_is_not() -> None:
     assert {share.mode for share in solved(asked).shares} == {"normal"}
 
 
-def test_a_job_with_progress_is_no_receiver_and_in_no_spatial_merge() -> None:
+def test_job_with_progress_is_only_donor() -> None:
     fields = {"receiver_ratio": 0.05, "donor_ratio": 0.05}
     both = [TransferPair(mode=mode, donor=0, receiver=0, **fields) for mode in ("temporal", "spatial")]
     started = [unit("a", part="donor", gpus=1), unit("b", part="donor", gpus=1)]
@@ -330,7 +328,7 @@ def test_a_job_with_progress_is_no_receiver_and_in_no_spatial_merge() -> None:
     assert (share.job_ids, share.mode) == (("a", "b"), "temporal")
 
 
-def test_a_plan_that_hardly_gains_is_not_worth_its_switches() -> None:
+def test_small_gain_is_not_worth_switches() -> None:
     """Two jobs with 2 and 1 GPUs, the other way round nearly as good."""
     kinds = [kind({1: 1.0, 2: 0.5}), kind({1: 1.0, 2: 0.499})]
     running = [unit("a", 0, gpus=2, part="donor"), unit("b", 1, gpus=1, part="donor")]
@@ -340,7 +338,7 @@ def test_a_plan_that_hardly_gains_is_not_worth_its_switches() -> None:
     assert {share.job_ids[0]: share.gpus for share in free.shares} == {"a": 1, "b": 2}
 
 
-def test_a_merge_that_hardly_gains_is_not_worth_its_switch() -> None:
+def test_small_merge_gain_is_not_worth_switch() -> None:
     kinds = [kind({1: 1.0, 2: 0.5})]
     helps = [TransferPair(mode="temporal", donor=0, receiver=0, receiver_ratio=0.95)]
 
@@ -392,7 +390,7 @@ def _as_printed(asked: MergeProblem) -> str:
     return chosen
 
 
-def test_the_ratio_as_printed_starves_jobs_and_the_corrected_one_does_not() -> None:
+def test_printed_ratio_starves_and_corrected_does_not() -> None:
     """Erratum Y1: the sum of T_fair / T_a is least, namely zero, if nobody ever runs."""
     assert set(turns(cost_of_waiting=False)) == {""}
     ran = turns(cost_of_waiting=True)
@@ -411,7 +409,7 @@ def test_the_same_problem_has_the_same_answer() -> None:
 
 @settings(deadline=None, max_examples=examples(150))
 @given(problems())
-def test_without_time_there_is_a_plan_too_no_worse_than_how_things_are(asked: MergeProblem) -> None:
+def test_plan_without_time_is_no_worse(asked: MergeProblem) -> None:
     costs = Costs(asked)
     solution = merge(asked, 0.0)
     assert costs.of(solution) == pytest.approx(solution.objective, rel=1e-9)
@@ -419,7 +417,7 @@ def test_without_time_there_is_a_plan_too_no_worse_than_how_things_are(asked: Me
     assert solution.objective <= sum(costs.alone(one)[0] for one in asked.units) * (1 + 1e-9)
 
 
-def test_time_costs_quality_alone_and_the_solution_says_so() -> None:
+def test_time_limit_costs_only_stated_quality() -> None:
     helps = [TransferPair(mode="temporal", donor=0, receiver=0, receiver_ratio=0.9)]
     asked = problem(5, [kind({1: 1.0, 2: 0.6, 4: 0.4})], [unit(f"j{n}") for n in range(4)], helps)
     hurried, solved_out = merge(asked, 0.0), merge(asked, LIMIT_S)
@@ -485,11 +483,11 @@ def starts(ran: Sequence[int]) -> int:
     return sum(before != after for before, after in zip([-1, *ran], ran, strict=False))
 
 
-def test_many_equal_jobs_take_no_turns_however_long_they_have_waited() -> None:
+def test_equal_jobs_do_not_alternate() -> None:
     assert starts(served([600.0] * 12, interval_s=120.0, switch_s=3.0)) == 12
 
 
-def test_two_equal_jobs_on_one_gpu_run_one_after_the_other() -> None:
+def test_two_equal_jobs_run_in_sequence() -> None:
     first, *_ = ran = served([600.0, 600.0], interval_s=120.0, switch_s=3.0)
     assert ran == [first] * 6 + [1 - first] * 6
 
@@ -503,27 +501,25 @@ def test_two_equal_jobs_start_once_each(length_s: float, interval_s: float, swit
 @pytest.mark.long
 @settings(deadline=None, max_examples=examples(30))
 @given(st.lists(st.floats(60, 1_500), min_size=2, max_size=4), st.floats(60, 300), st.floats(0, 30))
-def test_jobs_of_any_length_all_end_and_hardly_ever_take_turns(
-    lengths_s: list[float], interval_s: float, switch_s: float
-) -> None:
+def test_jobs_of_any_length_end(lengths_s: list[float], interval_s: float, switch_s: float) -> None:
     ran = served(lengths_s, interval_s, switch_s)
     assert set(ran) == set(range(len(lengths_s)))
     assert starts(ran) <= 3 * len(lengths_s)
 
 
-def test_a_unit_of_a_kind_that_is_not_there_is_refused() -> None:
+def test_unknown_kind_of_unit_is_refused() -> None:
     with pytest.raises(ValueError, match=r"units\[1\]: there is no kind 1; there are 1"):
         problem(1, [kind({1: 1.0})], [unit("a", 0), unit("b", 1)])
 
 
-def test_a_job_whose_only_sizes_are_more_than_there_is_waits() -> None:
+def test_job_larger_than_zone_waits() -> None:
     wide = problem(3, [kind({4: 1.0}), kind({1: 1.0})], [unit("wide", 0), unit("small", 1)])
     (share,) = solved(wide).shares
     assert share.job_ids == ("small",)
 
 
 @pytest.mark.parametrize("step_s", [5e-324, 1e-9, 1e-3])
-def test_a_job_with_next_to_nothing_left_starts_some_time(step_s: float) -> None:
+def test_nearly_completed_job_starts_eventually(step_s: float) -> None:
     left = unit("a", iterations=1.0, waited_s=1e6)
     (share,) = solved(problem(1, [kind({1: step_s})], [left], switch_s=3_600.0)).shares
     assert share.job_ids == ("a",)

@@ -10,7 +10,7 @@ from solvers.merging.scheme import Contender
 from tests.support.contenders import NOW_S, contender
 
 
-def test_gpus_go_one_step_at_a_time_to_where_they_save_the_most() -> None:
+def test_gpus_go_stepwise_to_largest_saving() -> None:
     # Steps: a saves 400, 100 and 25 s per GPU; b 300 and 50.
     jobs = [
         contender("a", 0, {1: 800.0, 2: 400.0, 3: 300.0, 4: 275.0}),
@@ -27,7 +27,7 @@ def test_gpus_go_one_step_at_a_time_to_where_they_save_the_most() -> None:
     ]
 
 
-def test_a_step_that_does_not_fit_leaves_room_for_others() -> None:
+def test_unfit_step_leaves_room_for_others() -> None:
     jobs = [contender("a", 0, {4: 800.0, 8: 100.0}), contender("b", 1, {1: 100.0, 2: 90.0})]
     assert Optimus().allocate(jobs, 6, NOW_S) == {"a": 4, "b": 2}
 
@@ -58,7 +58,7 @@ def diminishing(draw: st.DrawFn) -> tuple[list[Contender], int]:
 
 
 @given(diminishing())
-def test_with_diminishing_gains_the_sum_of_remaining_times_is_the_least(
+def test_diminishing_gains_give_least_total_time(
     problem: tuple[list[Contender], int],
 ) -> None:
     jobs, gpus = problem

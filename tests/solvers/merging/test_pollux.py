@@ -31,7 +31,7 @@ def mean_speedup(jobs: list[Contender], gpus: int, sizes: tuple[int, ...]) -> fl
 
 @given(crowd=crowds(max_jobs=4, max_gpus=10))
 @settings(deadline=None, max_examples=examples(200))
-def test_the_search_comes_close_to_the_best_mean_of_small_instances(
+def test_search_is_near_best_mean(
     crowd: tuple[list[Contender], int],
 ) -> None:
     jobs, gpus = crowd
@@ -61,13 +61,13 @@ def test_gpus_go_to_the_job_that_scales_better() -> None:
 
 
 @pytest.mark.parametrize(("age_s", "restarts", "size"), [(60.0, 0, 1), (3_600.0, 0, 2), (3_600.0, 60, 1)])
-def test_a_young_or_often_restarted_job_is_left_as_it_is(age_s: float, restarts: int, size: int) -> None:
+def test_young_or_restarted_job_is_kept(age_s: float, restarts: int, size: int) -> None:
     scaling = {1: 800.0, 2: 700.0}
     job = contender("a", 0, scaling, gpus=1, submitted_s=NOW_S - age_s, restarts=restarts)
     assert FixedBatchPollux().allocate([job], 2, NOW_S) == {"a": size}
 
 
-def test_the_seed_changes_the_search_and_nothing_else_does() -> None:
+def test_only_seed_changes_search() -> None:
     jobs = [
         contender(f"j{arrival}", arrival, {size: 1e4 / size**0.7 + arrival for size in range(1, 25)})
         for arrival in range(30)

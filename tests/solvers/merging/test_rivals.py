@@ -34,14 +34,14 @@ def test_the_intervals_are_those_of_the_paper() -> None:
 
 
 @every
-def test_nobody_is_served_where_nobody_is(name: str) -> None:
+def test_empty_zone_gets_no_allocation(name: str) -> None:
     assert scheme(name).allocate([], 8, NOW_S) == {}
 
 
 @every
 @given(crowd=crowds())
 @settings(deadline=None, max_examples=examples(200))
-def test_no_more_is_given_than_there_is_and_only_sizes_that_a_job_may_have(name: str, crowd: Crowd) -> None:
+def test_allocation_fits_with_permitted_sizes(name: str, crowd: Crowd) -> None:
     jobs, gpus = crowd
     granted = scheme(name).allocate(jobs, gpus, NOW_S)
     assert sum(granted.values()) <= gpus
@@ -52,7 +52,7 @@ def test_no_more_is_given_than_there_is_and_only_sizes_that_a_job_may_have(name:
 @every
 @given(crowd=crowds(), shrink=st.integers(1, 8))
 @settings(deadline=None, max_examples=examples(100))
-def test_no_more_is_given_than_there_is_after_nodes_have_left(name: str, crowd: Crowd, shrink: int) -> None:
+def test_allocation_fits_after_node_loss(name: str, crowd: Crowd, shrink: int) -> None:
     jobs, gpus = crowd
     left = max(gpus - shrink, 0)
     assert sum(scheme(name).allocate(jobs, left, NOW_S).values()) <= left
@@ -61,7 +61,7 @@ def test_no_more_is_given_than_there_is_after_nodes_have_left(name: str, crowd: 
 @every
 @given(crowd=crowds())
 @settings(deadline=None, max_examples=examples(100))
-def test_the_answer_depends_on_the_arguments_alone_and_not_on_ids(name: str, crowd: Crowd) -> None:
+def test_answer_is_independent_of_ids(name: str, crowd: Crowd) -> None:
     jobs, gpus = crowd
     granted = scheme(name).allocate(jobs, gpus, NOW_S)
     assert scheme(name).allocate(jobs, gpus, NOW_S) == granted
@@ -74,7 +74,7 @@ def test_the_answer_depends_on_the_arguments_alone_and_not_on_ids(name: str, cro
 
 @pytest.mark.parametrize("name", ["srtf", "tiresias"])
 @given(crowd=crowds())
-def test_a_fixed_size_that_fits_what_is_left_is_given(name: str, crowd: Crowd) -> None:
+def test_fitting_fixed_size_is_given(name: str, crowd: Crowd) -> None:
     jobs, gpus = crowd
     granted = scheme(name).allocate(jobs, gpus, NOW_S)
     left = gpus - sum(granted.values())

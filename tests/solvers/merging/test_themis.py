@@ -47,7 +47,7 @@ def paid(bids: list[dict[int, float]], gpus: int, sizes: tuple[int, ...]) -> lis
 
 @given(auctions())
 @settings(max_examples=examples(300))
-def test_a_winner_keeps_the_part_that_the_others_lose_by_it(
+def test_winner_keeps_part_that_others_lose(
     auction: tuple[list[dict[int, float]], int],
 ) -> None:
     bids, gpus = auction
@@ -60,14 +60,14 @@ def test_a_bidder_alone_pays_nothing() -> None:
     assert partial_allocation([{0: 4.0, 1: 2.0, 2: 1.0}], 2) == [2]
 
 
-def test_a_bidder_that_takes_much_from_another_pays_with_its_gpus() -> None:
+def test_harmful_bidder_pays_with_gpus() -> None:
     # Together: 3 and 1 of 4 GPUs. Without the first, the second has 2 and a rho of 1 instead of 2, so that
     # the first keeps half of 3; the first would be no better off without the second.
     bids = [{0: 8.0, 1: 6.0, 2: 5.0, 3: 1.0}, {0: 3.0, 1: 2.0, 2: 1.0}]
     assert partial_allocation(bids, 4) == [1, 1]
 
 
-def test_rho_is_the_time_with_a_size_over_that_on_a_fair_share_of_the_cluster() -> None:
+def test_rho_compares_with_fair_share() -> None:
     job = contender(
         "a",
         0,
@@ -93,14 +93,12 @@ def test_rho_is_the_time_with_a_size_over_that_on_a_fair_share_of_the_cluster() 
         (1_200.0, False),
     ],
 )
-def test_a_lease_ends_at_the_first_call_after_each_multiple_of_its_length(
-    held_s: float, is_leased: bool
-) -> None:
+def test_lease_ends_at_next_multiple(held_s: float, is_leased: bool) -> None:
     job = contender("a", 0, {4: 900.0}, gpus=4, held_s=held_s)
     assert Themis().is_leased(job) is is_leased
 
 
-def test_the_gpus_of_a_lease_that_has_ended_go_to_the_worst_off() -> None:
+def test_ended_lease_goes_to_worst_off() -> None:
     holds = contender("holds", 0, {4: 900.0}, submitted_s=NOW_S - 600.0, gpus=4, held_s=300.0)
     waits = contender("waits", 1, {4: 900.0}, submitted_s=NOW_S - 500.0)
     assert Themis().allocate([holds, waits], 4, NOW_S) == {"holds": 4}
@@ -108,13 +106,13 @@ def test_the_gpus_of_a_lease_that_has_ended_go_to_the_worst_off() -> None:
     assert Themis().allocate([over, waits], 4, NOW_S) == {"waits": 4}
 
 
-def test_a_job_whose_lease_has_ended_keeps_its_gpus_where_nobody_is_worse_off() -> None:
+def test_ended_lease_stays_without_worse_off() -> None:
     holds = contender("holds", 0, {4: 9_000.0}, submitted_s=NOW_S - 20_000.0, gpus=4, held_s=600.0)
     waits = contender("waits", 1, {4: 9_000.0})
     assert Themis().allocate([holds, waits], 4, NOW_S) == {"holds": 4}
 
 
-def test_what_the_bidders_leave_goes_to_the_others_one_step_each_the_worst_off_first() -> None:
+def test_unbid_rest_goes_to_worst_off() -> None:
     jobs = [
         contender(name, arrival, {1: 1_000.0, 2: 600.0}, submitted_s=NOW_S - age_s)
         for arrival, (name, age_s) in enumerate([("best", 10.0), ("worst", 900.0), ("second", 500.0)])
@@ -126,7 +124,7 @@ def test_what_the_bidders_leave_goes_to_the_others_one_step_each_the_worst_off_f
 
 @given(crowd=crowds())
 @settings(max_examples=examples(300))
-def test_nothing_stays_idle_that_a_job_without_a_lease_could_use(crowd: tuple[list[Contender], int]) -> None:
+def test_usable_gpus_never_idle(crowd: tuple[list[Contender], int]) -> None:
     jobs, gpus = crowd
     themis = Themis()
     granted = themis.allocate(jobs, gpus, NOW_S)

@@ -19,7 +19,7 @@ def slowdown(job: Contender, size: int, fair_gpus: int, interval_s: float) -> fl
 
 @given(crowd=crowds(max_jobs=4, max_gpus=12))
 @settings(deadline=None, max_examples=examples(200))
-def test_the_sum_of_slowdowns_is_the_least_of_all_allocations(crowd: tuple[list[Contender], int]) -> None:
+def test_sum_of_slowdowns_is_least(crowd: tuple[list[Contender], int]) -> None:
     jobs, gpus = crowd
     granted = Titan().allocate(jobs, gpus, NOW_S)
     served = [job for job in jobs if job.job_id in granted]
@@ -38,7 +38,7 @@ def test_the_sum_of_slowdowns_is_the_least_of_all_allocations(crowd: tuple[list[
     assert total(tuple(granted[job.job_id] for job in served)) == pytest.approx(least, rel=2e-4)
 
 
-def test_gpus_go_to_the_job_whose_slowdown_falls_the_most() -> None:
+def test_gpus_go_to_largest_fall_of_slowdown() -> None:
     # With a fair share of 2 each: a is slowed down by 2, 1 or 0.5; b by 1.1, 1 or 0.9.
     jobs = [
         contender("a", 0, {1: 2_000.0, 2: 1_000.0, 3: 500.0}),
@@ -47,18 +47,18 @@ def test_gpus_go_to_the_job_whose_slowdown_falls_the_most() -> None:
     assert Titan().allocate(jobs, 4, NOW_S) == {"a": 3, "b": 1}
 
 
-def test_a_job_that_is_over_within_the_interval_is_not_sped_up() -> None:
+def test_job_ending_in_interval_is_not_accelerated() -> None:
     jobs = [contender("a", 0, {1: 119.0, 2: 60.0}), contender("b", 1, {1: 1_000.0, 2: 990.0})]
     assert Titan(interval_s=120.0).allocate(jobs, 4, NOW_S) == {"a": 1, "b": 2}
     assert Titan(interval_s=60.0).allocate(jobs, 4, NOW_S) == {"a": 2, "b": 2}
 
 
-def test_where_jobs_outnumber_gpus_those_with_the_most_left_wait() -> None:
+def test_longest_jobs_wait_when_gpus_lack() -> None:
     jobs = [contender(name, arrival, {1: 900.0 - arrival, 2: 500.0}) for arrival, name in enumerate("cab")]
     assert Titan().allocate(jobs, 2, NOW_S) == {"a": 1, "b": 1}
 
 
-def test_jobs_keep_what_they_have_where_nothing_is_found_in_time() -> None:
+def test_timed_out_search_keeps_allocation() -> None:
     jobs = [
         contender(f"j{arrival}", arrival, {size: 1e6 / size**0.9 for size in range(1, 65)}, gpus=2)
         for arrival in range(100)

@@ -35,7 +35,7 @@ def under(policy) -> CheckedBench:
 SPEEDS = {"fast": 10.0, "slow": 5.0}
 
 
-def test_eft_trains_in_the_next_slots_on_the_fastest_class_and_pays_its_cost():
+def test_eft_trains_next_on_fastest_class_at_cost():
     bench = under(EFT)
     (admitted,) = bench.send(bid(speed_samples_per_s=SPEEDS, work_samples=200))
     assert isinstance(admitted, JobAdmitted)
@@ -76,7 +76,7 @@ def test_eft_rejects_what_finds_no_room():
     assert last.reason == "no_room_before_deadline"
 
 
-def test_ntm_gives_each_task_a_node_of_its_own():
+def test_ntm_gives_each_task_its_own_node():
     bench = under(NTM)
     small = {"speed_samples_per_s": {"fast": 1.0}, "work_samples": 10, "memory_gib": 0.5}
     outcomes = bench.send(*[bid(f"j{n}", **small) for n in range(4)])
@@ -88,7 +88,7 @@ def test_ntm_gives_each_task_a_node_of_its_own():
     ]
 
 
-def test_ntm_plans_a_lost_task_again_on_nodes_of_its_own():
+def test_ntm_replans_lost_task_on_own_nodes():
     bench = under(NTM)
     small = {"speed_samples_per_s": {"fast": 1.0}, "work_samples": 20, "memory_gib": 0.5}
     bench.send(bid("j1", **small), bid("j2", **small))
@@ -106,18 +106,18 @@ def vendors_of_ntm(*bids) -> list[str | None]:
     return [outcome.evidence.offer.plan.vendor for outcome in bench.send(*bids)]
 
 
-def test_ntm_draws_the_vendor_by_the_id_of_the_job():
+def test_ntm_draws_vendor_by_job_id():
     bids = [bid(f"j{number}", work_samples=10, **TINY) for number in range(8)]
     drawn = vendors_of_ntm(*bids)
     assert set(drawn) == {"slow", "fast"}
     assert drawn[3] == vendors_of_ntm(bids[3])[0]
 
 
-def test_ntm_draws_only_among_vendors_that_leave_time_to_train():
+def test_ntm_draws_among_vendors_in_time():
     assert {vendors_of_ntm(bid(f"j{number}", work_samples=50, **TINY))[0] for number in range(8)} == {"fast"}
 
 
-def test_fixed_price_takes_the_cheapest_vendor_in_time_and_charges_exactly_its_price():
+def test_fixed_price_charges_exactly_its_price():
     bench = under(fixed_price(20.0))
     bench.send(vendor("slow", 1.0, 20.0), vendor("fast", 3.0, 0.0))
     leisurely, hurried = bench.send(
@@ -134,7 +134,7 @@ def test_fixed_price_admits_only_above_the_price():
     assert above.payment_micros == 4 * UNIT
 
 
-def test_fixed_price_keeps_all_of_it_when_a_job_is_withdrawn():
+def test_fixed_price_keeps_payment_of_withdrawn_job():
     _, withdrawn = under(fixed_price(20.0)).send(bid(), withdraw())
     assert isinstance(withdrawn, JobWithdrawn)
     assert (withdrawn.returned_micros, withdrawn.retained_micros) == (0, 4 * UNIT)

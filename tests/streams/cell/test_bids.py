@@ -19,7 +19,7 @@ from tests.support.cells import (
 )
 
 
-def test_a_bid_in_an_empty_cell_pays_only_its_operational_cost(bench):
+def test_bid_in_empty_cell_pays_operational_cost(bench):
     (admitted,) = bench.send(bid())
     assert isinstance(admitted, JobAdmitted)
     # Four slots of half a fast node, or of a whole slow one: both cost half a unit per slot.
@@ -30,7 +30,7 @@ def test_a_bid_in_an_empty_cell_pays_only_its_operational_cost(bench):
     assert admitted.evidence.certificate.dual_bound_micros >= 48 * UNIT
 
 
-def test_the_second_bid_pays_for_the_scarcity_that_the_first_one_made():
+def test_second_bid_pays_for_scarcity_of_first():
     bench = CheckedBench.configured(zones=(zone(nodes=zone().nodes[:1], horizon_slots=4),))
     first, second = bench.send(bid("j1", deadline_s=EPOCH_S + 40), bid("j2", deadline_s=EPOCH_S + 40))
     assert isinstance(first, JobAdmitted)
@@ -42,7 +42,7 @@ def test_the_second_bid_pays_for_the_scarcity_that_the_first_one_made():
     assert third.payment_micros <= lowest
 
 
-def test_a_bid_at_the_price_loses_and_a_micro_more_wins(bench):
+def test_bid_at_price_loses_and_micro_more_wins(bench):
     (quoted,) = bench.send(ask())
     lowest = quoted.evidence.offer.lowest_winning_bid_micros
     below, at = bench.send(bid("j1", (lowest - 1) / UNIT), bid("j2", lowest / UNIT))
@@ -72,7 +72,7 @@ def test_a_bid_is_rejected_for(bench, event, reason):
     assert sentence(rejected)
 
 
-def test_a_rejection_for_lack_of_room_says_what_bound_and_which_deadline_would_have_done():
+def test_rejection_names_limiting_resource_and_earliest_deadline():
     bench = CheckedBench.configured(zones=(zone(nodes=zone().nodes[2:]),))
     held, rejected = bench.send(
         bid("j1", deadline_s=EPOCH_S + 40), bid("j2", units=10**6, work_samples=100, deadline_s=EPOCH_S + 40)
@@ -101,7 +101,7 @@ def test_the_vendor_is_part_of_the_search(bench):
     assert hopeless.reason == "deadline_too_soon"
 
 
-def test_a_quote_is_what_the_bid_then_meets_and_changes_nothing(bench):
+def test_quote_matches_bid_and_changes_nothing(bench):
     bench.send(bid("j1"))
     before = bench.zone.state()
     (quoted,) = bench.send(ask())
@@ -111,7 +111,7 @@ def test_a_quote_is_what_the_bid_then_meets_and_changes_nothing(bench):
     assert admitted.evidence.offer == quoted.evidence.offer
 
 
-def test_amounts_and_words_beyond_what_an_input_may_hold_are_decided_on_all_the_same(bench):
+def test_oversized_amounts_and_texts_are_still_decided(bench):
     many = {f"g{number:02d}{'x' * 120}": 1.0 for number in range(16)}
     (rejected,) = bench.send(bid("j1", speed_samples_per_s=many))
     assert rejected.reason == "unknown_gpu_type"
@@ -123,7 +123,7 @@ def test_amounts_and_words_beyond_what_an_input_may_hold_are_decided_on_all_the_
     bench.send(bid("j3", work_samples=10), tick(10**8), bid("j4", deadline_s=EPOCH_S + 10.0**9 + 100))
 
 
-def test_a_plan_may_do_more_than_the_largest_work():
+def test_plan_may_exceed_largest_work():
     fast = GpuType(name="fast", samples_per_s=10.0**9, memory_gib=10.0)
     bench = CheckedBench.configured(slot_s=600.0, zones=(zone(gpu_types=(fast,), nodes=zone().nodes[:2]),))
     (admitted,) = bench.send(

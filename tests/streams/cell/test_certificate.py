@@ -34,7 +34,7 @@ def bench_of_fast_nodes(node_slot_units: float, **changes) -> CheckedBench:
     return CheckedBench.configured(zones=(zone(**changed),))
 
 
-def test_batches_beyond_the_quota_save_slots_and_prove_nothing_about_the_plans():
+def test_batches_beyond_quota_prove_nothing_about_plans():
     bench = bench_of_fast_nodes(10 / 0.09)
     task = {"work_samples": 90, "speed_samples_per_s": {"fast": 0.9}, "deadline_s": EPOCH_S + 120}
     (admitted,) = bench.send(bid(units=101.0, **task))
@@ -53,7 +53,7 @@ def test_batches_beyond_the_quota_save_slots_and_prove_nothing_about_the_plans()
     assert 1.0 <= certificate.proven_ratio == admitted.evidence.certificate.proven_ratio
 
 
-def test_a_cheaper_plan_after_a_node_is_lost_proves_nothing_about_the_first_one():
+def test_cheaper_replan_proves_nothing_about_first_plan():
     bench = bench_of_fast_nodes(20.0)
     (admitted,) = bench.send(bid(units=20.2, work_samples=51, speed_samples_per_s={"fast": 5.0}))
     (first, node), (second, other) = admitted.evidence.offer.plan.node_slots
@@ -78,12 +78,12 @@ def test_a_cheaper_plan_after_a_node_is_lost_proves_nothing_about_the_first_one(
     ],
     ids=["larger than a node", "no vendor", "unknown type", "no speed", "too soon"],
 )
-def test_a_bid_that_no_scheduler_could_have_taken_adds_nothing_to_the_bound(bench, hopeless):
+def test_impossible_bid_adds_nothing_to_bound(bench, hopeless):
     (rejected,) = bench.send(hopeless)
     assert rejected.evidence.certificate.dual_bound_micros == 0
 
 
-def test_a_refund_is_told_apart_from_the_plan(bench):
+def test_refund_is_separated_from_plan(bench):
     (admitted,) = bench.send(bid(deadline_s=EPOCH_S + 40))
     node = nodes_by_slot(admitted)[0]
     refunded, _ = bench.send(tick(0), started(node, 0, 0), progressed(node, 0, 20))[-2:]
@@ -98,7 +98,7 @@ def test_a_refund_is_told_apart_from_the_plan(bench):
     assert after.difference.refunded_micros == -50 * UNIT + 3 * UNIT // 2
 
 
-def test_a_task_that_fails_for_good_is_told_apart_from_what_the_provider_failed_at(bench):
+def test_permanent_failure_is_separated_from_provider_faults(bench):
     bench.send(bid(), tick(0))
     (refunded,) = bench.send(failed("a1", 0, 0, permanent=True))
     difference = refunded.evidence.certificate.difference
@@ -106,7 +106,7 @@ def test_a_task_that_fails_for_good_is_told_apart_from_what_the_provider_failed_
     assert difference.refunded_micros == 0
 
 
-def test_a_withdrawal_leaves_plans_and_bound_as_if_there_had_been_no_bid_but_for_prices(bench):
+def test_withdrawal_restores_plans_and_bound_except_prices(bench):
     bench.send(vendor("fast", 3.0, 0.0))
     (withdrawn,) = bench.send(bid(needs_preprocessing=True), withdraw())[1:]
     certificate = withdrawn.evidence.certificate
@@ -115,7 +115,7 @@ def test_a_withdrawal_leaves_plans_and_bound_as_if_there_had_been_no_bid_but_for
     assert certificate.realised_welfare_micros == certificate.difference.withdrawn_micros == -3 * UNIT
 
 
-def test_what_a_withdrawn_job_was_moved_to_is_not_spent_and_not_counted(bench):
+def test_moved_plan_of_withdrawn_job_is_not_counted(bench):
     dear = zone().gpu_types[1].model_copy(update={"power_kw": 5.0})
     types = (zone().gpu_types[0], dear)
     bench = CheckedBench.configured(zones=(zone(gpu_types=types, nodes=zone().nodes[1:]),))
@@ -125,7 +125,7 @@ def test_what_a_withdrawn_job_was_moved_to_is_not_spent_and_not_counted(bench):
     assert withdrawn.evidence.certificate.realised_welfare_micros == 0
 
 
-def test_a_job_that_gives_up_its_slots_since_what_runs_suffices_says_so():
+def test_job_releasing_unneeded_slots_states_it():
     bench = bench_of_fast_nodes(1.0)
     # A task that fills a1 in slot 2, so that the job's third slot is on a2.
     whole = {"work_samples": 100, "speed_samples_per_s": {"fast": 10.0}, "needs_preprocessing": True}
@@ -158,7 +158,7 @@ def titan_bench() -> CheckedBench:
     return bench
 
 
-def test_a_bid_that_waits_uses_no_slot_that_its_bound_does_not_know():
+def test_waiting_bid_uses_no_slot_outside_bound():
     # As the bid comes, slots 1 to 6 are ahead, as it is decided 2 to 7: in slot 7 power may cost less.
     bench = titan_bench()
     task = {"work_samples": 900, "speed_samples_per_s": {"fast": 0.5}, "deadline_s": 50 * 1_800.0}
@@ -172,7 +172,7 @@ def test_a_bid_that_waits_uses_no_slot_that_its_bound_does_not_know():
     assert rejected.reason == "plan_not_feasible"
 
 
-def test_titan_plans_are_worth_no_more_than_was_counted_as_the_bid_came():
+def test_titan_plans_stay_within_counted_value():
     bench = titan_bench()
     task = {"work_samples": 900, "speed_samples_per_s": {"fast": 0.5}, "deadline_s": 50 * 1_800.0}
     bench.send(bid(units=10.0, **task))

@@ -110,7 +110,7 @@ def serving(bench: CheckedBench, node: str) -> tuple[str | None, str | None]:
 
 
 class TestNodesThatJoin:
-    def test_a_registered_node_is_planned_on_once_it_is_heard(self):
+    def test_registered_node_is_planned_on_after_report(self):
         bench = small_zone("a1")
         bench.send(tick(0), silent("a1"))
         moved, status = bench.send(registered("a9"))
@@ -122,7 +122,7 @@ class TestNodesThatJoin:
         admitted = only(bench.send(bid("late")), JobAdmitted)
         assert set(nodes_by_slot(admitted).values()) == {"a9"}
 
-    def test_heartbeats_are_enough_where_it_was_online_before_it_was_registered(self):
+    def test_heartbeats_suffice_for_node_already_online(self):
         bench = small_zone("a1")
         ignored = only(bench.send(online("a9")), EventIgnored)
         assert ignored.reason == "unknown_node"
@@ -131,14 +131,14 @@ class TestNodesThatJoin:
         bench.send(heard("a9"))
         assert serving(bench, "a9") == ("z", "up")
 
-    def test_a_node_with_another_base_model_is_not_used(self):
+    def test_node_with_other_base_model_is_unused(self):
         bench = small_zone("a1")
         bench.send(registered("a9"))
         assert only(bench.send(online("a9", base_model="large")), EventIgnored).reason == "wrong_base_model"
         assert serving(bench, "a9") == ("z", "down")
         assert not bench.cell.nodes.awaits(heard("a9").model_copy(update={"base_model": "large"}))
 
-    def test_its_prices_open_as_those_of_other_nodes_did(self):
+    def test_prices_of_new_node_open_like_others(self):
         bench = small_zone("a1")
         bench.send(tick(0), bid("one"), bid("two"), registered("a9"), online("a9"))
         market = bench.zone.auctioneer.market
@@ -194,7 +194,7 @@ class TestNodesThatRetire:
         assert kinds(bench.send(progressed(node, 1, 50))) == [NodeMoved], "the job's checkpoint is kept"
         assert serving(bench, node) == (None, None)
 
-    def test_a_run_that_is_never_reported_holds_it_no_longer_than_its_report_is_waited_for(self):
+    def test_unreported_run_holds_node_until_report_timeout(self):
         bench = small_zone("a1", "a2")
         bench.send(tick(0))
         node = nodes_by_slot(only(bench.send(bid()), JobAdmitted))[1]
@@ -202,7 +202,7 @@ class TestNodesThatRetire:
         assert serving(bench, node) == ("z", "leaving")
         assert isinstance(only(bench.send(tick(3)), NodeMoved), NodeMoved)
 
-    def test_a_job_that_fits_nowhere_else_keeps_it_until_it_is_done(self):
+    def test_job_without_alternative_holds_leaving_node(self):
         bench = small_zone("a1", "a2")
         bench.send(tick(0), silent("a2"))
         job = nodes_by_slot(only(bench.send(bid()), JobAdmitted))
@@ -218,7 +218,7 @@ class TestNodesThatRetire:
             outcomes = bench.send(progressed("a1", slot, done) if done < 200 else finished("a1", slot))
         assert kinds(outcomes) == [JobCompleted, NodeMoved]
 
-    def test_it_is_tried_again_with_each_slot_to_plan_its_jobs_elsewhere(self):
+    def test_each_slot_retries_to_move_jobs(self):
         bench = small_zone("a1", "a2")
         bench.send(tick(0), silent("a2"))
         only(bench.send(bid()), JobAdmitted)
@@ -229,7 +229,7 @@ class TestNodesThatRetire:
         assert (replanned.reason, set(nodes_by_slot(replanned).values())) == ("node_leaving", {"a2"})
         assert only(bench.send(started("a1", 1, 0), progressed("a1", 1, 50)), NodeMoved).node == "a1"
 
-    def test_a_lost_node_leaves_at_once_and_its_jobs_are_not_forgotten(self):
+    def test_lost_node_leaves_at_once_and_jobs_remain(self):
         bench = small_zone("a1", "a2")
         bench.send(tick(0))
         node = nodes_by_slot(only(bench.send(bid()), JobAdmitted))[1]
@@ -249,7 +249,7 @@ class TestNodesThatRetire:
 
 
 class TestNodesOnLoan:
-    def test_a_lent_node_serves_the_other_zone_and_comes_back(self):
+    def test_lent_node_serves_borrower_and_returns(self):
         bench = two_zones()
         bench.send(tick(0), online("a2"))
         leaving, moved = bench.send(lent("a2"))
@@ -264,7 +264,7 @@ class TestNodesOnLoan:
         assert only(bench.send(returned("a2")), NodeMoved).to_zone == "z"
         assert serving(bench, "a2") == ("z", "up")
 
-    def test_one_with_another_base_model_is_awaited_there_and_back(self):
+    def test_node_of_other_model_is_awaited_both_ways(self):
         bench = two_zones(base_model="large")
         bench.send(tick(0), online("a2"))
         *_, awaited = bench.send(lent("a2"))
@@ -275,13 +275,13 @@ class TestNodesOnLoan:
         bench.send(returned("a2"))
         assert serving(bench, "a2") == ("z", "down")
 
-    def test_a_lost_node_is_lost_in_its_new_zone_too(self):
+    def test_lost_node_is_lost_in_new_zone(self):
         bench = two_zones()
         bench.send(tick(0), silent("a2"), lent("a2"))
         assert serving(bench, "a2") == ("y", "down")
         assert set(nodes_by_slot(only(bench.send(bid(zone="y")), JobAdmitted)).values()) == {"y1"}
 
-    def test_a_loan_that_has_not_begun_is_called_off(self):
+    def test_loan_before_its_start_is_cancelled(self):
         bench = two_zones()
         bench.send(tick(0), silent("a1"), silent("b1"))
         node = nodes_by_slot(only(bench.send(bid()), JobAdmitted))[1]
@@ -350,14 +350,14 @@ class TestCordonedNodes:
         assert second.evidence.offer.room.on_closed_nodes == 5
         assert node in {order.node for order in bench.send(tick(1)) if isinstance(order, SlotAssigned)}
 
-    def test_it_is_planned_on_again_when_it_is_uncordoned(self):
+    def test_uncordoned_node_is_planned_on(self):
         bench = small_zone("a1")
         bench.send(tick(0), cordoned("a1"))
         assert only(bench.send(bid("one")), JobRejected).reason == "no_room_before_deadline"
         bench.send(uncordoned("a1"))
         only(bench.send(bid("two")), JobAdmitted)
 
-    def test_a_cordoned_node_that_is_lost_comes_back_cordoned(self):
+    def test_cordoned_node_returns_cordoned_after_loss(self):
         bench = small_zone("a1", "a2")
         bench.send(tick(0), cordoned("a1"), online("a1"), silent("a1"))
         assert only(bench.send(online("a1")), NodeStatusChanged).status == "cordoned"
@@ -370,12 +370,12 @@ class TestCordonedNodes:
         assert set(nodes_by_slot(only(bench.send(bid(zone="y")), JobAdmitted)).values()) == {"y1"}
 
     @pytest.mark.parametrize("events", [(uncordoned("a1"),), (cordoned("a1"), cordoned("a1"))])
-    def test_what_changes_nothing_is_said(self, events):
+    def test_change_without_effect_is_ignored(self, events):
         assert CheckedBench.configured().send(*events)[-1].reason == "nothing_changes"
 
 
 class TestZonesConfiguredAnew:
-    def test_prices_rise_as_the_new_settings_say(self):
+    def test_prices_rise_by_new_settings(self):
         bench = small_zone("a1")
         steeper = AuctionPolicy(
             money_unit_micros=UNIT,
@@ -413,7 +413,7 @@ class TestZonesConfiguredAnew:
         assert (ignored.facts["case"], ignored.facts["slot"]) == ("beyond_the_horizon", max(plan))
         only(bench.send(configured(nodes=FAST_NODES[:1], horizon_slots=max(plan))), ZoneAccepted)
 
-    def test_a_dearer_tariff_counts_for_new_bids_and_never_for_admitted_jobs(self):
+    def test_higher_tariff_applies_only_to_new_bids(self):
         bench = small_zone("a1")
         bench.send(tick(0))
         first = only(bench.send(bid("one")), JobAdmitted)
@@ -454,7 +454,7 @@ class TestZonesConfiguredAnew:
         assert ignored.facts["case"] == case
         assert bench.zone.state() == before
 
-    def test_nodes_that_are_left_out_retire_and_new_ones_join(self):
+    def test_omitted_nodes_retire_and_new_ones_join(self):
         bench = CheckedBench.configured()
         bench.send(tick(0))
         fresh = Node(id="a9", gpu_type="fast", tariff="t")
@@ -463,7 +463,7 @@ class TestZonesConfiguredAnew:
         assert moves == [("a9", "registered"), ("b1", "retired")]
         assert serving(bench, "a9") == ("z", "down")
 
-    def test_a_node_that_was_to_retire_is_kept_where_it_is_listed_again(self):
+    def test_retiring_node_listed_again_is_kept(self):
         bench = small_zone("a1", "a2")
         bench.send(tick(0), silent("a2"), bid(), retired("a1"))
         assert serving(bench, "a1") == ("z", "leaving")
@@ -471,7 +471,7 @@ class TestZonesConfiguredAnew:
         assert kinds(outcomes) == [ZoneAccepted, NodeStatusChanged]
         assert serving(bench, "a1") == ("z", "up")
 
-    def test_another_base_model_is_taken_while_there_are_no_jobs_and_its_nodes_are_awaited(self):
+    def test_base_model_may_change_without_jobs(self):
         bench = small_zone("a1")
         bench.send(tick(0), online("a1"))
         accepted, awaited = bench.send(configured(nodes=FAST_NODES[:1], base_model="large"))
@@ -502,7 +502,7 @@ class TestZonesConfiguredAnew:
         assert ignored.reason == "invalid_configuration"
         assert ignored.facts == {"case": "given_twice", "name": "y1"}
 
-    def test_bids_that_wait_for_a_solver_are_judged_in_the_zone_as_it_is_then(self):
+    def test_bids_waiting_for_solver_use_changed_zone(self):
         titan = TitanPolicy(kind="titan")
         fast, slow = zone().gpu_types
         bench = CheckedBench.configured(zones=(zone(policy=titan),))
@@ -516,7 +516,7 @@ class TestZonesConfiguredAnew:
         assert [offered.job_id for offered in asked.problem.bids] == ["stays"]
 
 
-def test_a_cell_goes_on_from_its_snapshot_in_the_midst_of_changes():
+def test_cell_resumes_from_snapshot_during_changes():
     bench = two_zones()
     bench.send(tick(0), online("a1"), silent("b1"), registered("a9"), cordoned("a1"), lent("a2"))
     bench.send(bid("one", zone="y"), bid("two", zone="y", work_samples=300), returned("a2"))

@@ -66,7 +66,7 @@ class TestLentNodes:
         assert refused.reason == "breaks_a_promise"
         assert refused.facts["zone"] == "y"
 
-    def test_a_borrower_cannot_give_up_the_type_of_a_node_on_its_way(self):
+    def test_borrower_keeps_type_of_node_in_transit(self):
         bench = two_zones()
         bench.send(tick(0), bid(**WHOLE))
         (busy,) = {node for node in ("a1", "a2", "b1") if not bench.zone.free_to_leave([node])}
@@ -98,13 +98,13 @@ class TestNodesThatLeave:
         assert refused.reason == "invalid_configuration"
         assert serving(bench, "a2") == ("z", "up")
 
-    def test_nor_can_a_configuration_leave_a_zone_without_nodes(self):
+    def test_configuration_may_not_empty_a_zone(self):
         bench = two_zones()
         bench.send(tick(0), lent("a2"), retired("b1"))
         refused = only(bench.send(configured(nodes=(node("a2"),))), EventIgnored)
         assert refused.reason == "invalid_configuration"
 
-    def test_a_retiring_node_stays_if_it_is_registered_again(self):
+    def test_retiring_node_registered_again_stays(self):
         bench = self.busy()
         bench.send(retired("a1"))
         assert only(bench.send(registered("a1", tariff="t")), NodeStatusChanged).reason == "registered"
@@ -120,7 +120,7 @@ class TestNodesThatLeave:
         assert serving(bench, busy) == ("z", "leaving")
         assert only(bench.send(registered(busy, **change)), EventIgnored).reason == "node_already_registered"
 
-    def test_a_node_that_cannot_go_yet_goes_when_it_can(self):
+    def test_blocked_node_leaves_when_possible(self):
         bench = self.busy()
         bench.send(retired("a1"))
         for _ in range(3):
@@ -128,7 +128,7 @@ class TestNodesThatLeave:
         (job,) = (job for job, plan in held_cells(bench.zone).items() if "a1" in plan.values())
         assert only(bench.send(withdraw(job)), NodeMoved).node == "a1"
 
-    def test_one_that_has_to_wait_is_not_tried_again_with_every_event(self, monkeypatch: pytest.MonkeyPatch):
+    def test_blocked_departure_is_not_retried_every_event(self, monkeypatch: pytest.MonkeyPatch):
         bench, after, tried = Bench.configured(), Layout.after, []
         monkeypatch.setattr(Layout, "after", lambda *given: tried.append(given) or after(*given))
         room = bench.zone.live
@@ -141,7 +141,7 @@ class TestNodesThatLeave:
         room.add(-room.total)
         assert only(bench.send(tick(2)), NodeMoved).node == "a2"
 
-    def test_without_merging_two_jobs_may_have_run_at_once_on_nodes_that_have_left(self):
+    def test_jobs_may_have_shared_departed_nodes(self):
         fast = tuple(node(f"a{number}") for number in range(4))
         bench = CheckedBench.configured(zones=(zone(nodes=fast, policy=NoMergingPolicy(kind="ntm")),))
         bench.send(tick(0))
@@ -174,7 +174,7 @@ class CooledZone(AuctionZone):
             super().apply(event)
 
 
-def test_what_a_policy_alone_knows_of_nodes_comes_to_its_zones():
+def test_events_of_policy_about_nodes_reach_zones():
     fleet = INPUTS["fleet"]
     auction = KINDS["auction"]
     cooled = replace(

@@ -33,13 +33,13 @@ def disowned(outcomes: list[Outcome]) -> list[RunDisowned]:
     return [each for each in outcomes if isinstance(each, RunDisowned)]
 
 
-def test_a_run_that_is_reported_again_and_again_is_disowned_once(bench: Bench) -> None:
+def test_repeatedly_reported_run_is_disowned_once(bench: Bench) -> None:
     counts = [len(report(bench, "n0", "1/j")) for _ in range(50)]
     assert counts == [1, *[0] * 49]
     assert len(report(bench, "n1", "1/j")) == 1, "the same run of another node"
 
 
-def test_a_run_that_continues_nevertheless_is_disowned_again_later(bench: Bench) -> None:
+def test_continuing_run_is_disowned_later(bench: Bench) -> None:
     report(bench, "n0", "1/j")
     bench.send(tick(SLOTS - 1))
     assert report(bench, "n0", "1/j") == []
@@ -47,13 +47,13 @@ def test_a_run_that_continues_nevertheless_is_disowned_again_later(bench: Bench)
     assert [each.run_id for each in report(bench, "n0", "1/j")] == ["1/j"]
 
 
-def test_invented_runs_of_one_node_leave_room_for_those_of_others(bench: Bench) -> None:
+def test_invented_runs_of_one_node_are_limited(bench: Bench) -> None:
     counts = [len(report(bench, "n0", f"{number}/j")) for number in range(2 * MOST_OF_NODE)]
     assert sum(counts) == MOST_OF_NODE
     assert len(report(bench, "n1", "1/j")) == 1
 
 
-def test_invented_runs_of_all_nodes_are_disowned_so_often_at_most(bench: Bench) -> None:
+def test_invented_runs_of_all_nodes_are_limited(bench: Bench) -> None:
     count = sum(
         len(report(bench, node.id, f"{number}/j")) for node in NODES for number in range(MOST_OF_NODE + 1)
     )
@@ -62,7 +62,7 @@ def test_invented_runs_of_all_nodes_are_disowned_so_often_at_most(bench: Bench) 
     assert len(report(bench, NODES[-1].id, "1/j")) == 1
 
 
-def test_a_restored_cell_knows_which_runs_it_has_disowned(bench: Bench) -> None:
+def test_restored_cell_keeps_disowned_runs(bench: Bench) -> None:
     for number in range(5):
         report(bench, f"n{number % 2}", f"{number}/j")
     packed = bench.cell.packed()
@@ -72,7 +72,7 @@ def test_a_restored_cell_knows_which_runs_it_has_disowned(bench: Bench) -> None:
     assert len(report(bench, "n0", "5/j")) == 1
 
 
-def test_before_the_first_tick_runs_are_disowned_once_too() -> None:
+def test_runs_before_first_tick_are_disowned_once() -> None:
     runs = DisownedRuns()
     assert [runs.note("n", "1/j", time_s) for time_s in (None, None, 0.0, 1.0, AGAIN_S)] == [
         *(True, False),
@@ -80,7 +80,7 @@ def test_before_the_first_tick_runs_are_disowned_once_too() -> None:
     ]
 
 
-def test_the_most_that_is_kept_takes_what_a_snapshot_has_for_it() -> None:
+def test_kept_runs_fit_their_room_in_snapshot() -> None:
     runs = DisownedRuns()
     for number in range(MOST):
         assert runs.note(f"node-{number}", f"{number}/j", 1e9)

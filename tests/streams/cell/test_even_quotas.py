@@ -46,7 +46,7 @@ def demand_of(work: int, **changes) -> Demand:
 
 
 @given(work=st.integers(1, 10_000), speed=st.integers(1, 100))
-def test_the_work_takes_as_few_slots_as_at_full_quotas_and_hardly_more_samples_than_there_are(work, speed):
+def test_even_quotas_need_no_more_slots(work, speed):
     # A slot has ten seconds.
     (quota, slow) = demand_of(work, speed_samples_per_s={"fast": speed / 10.0}).samples.tolist()
     slots = math.ceil(work / speed)
@@ -57,13 +57,13 @@ def test_the_work_takes_as_few_slots_as_at_full_quotas_and_hardly_more_samples_t
 
 
 @given(work=st.integers(1, 1_000), speed=st.integers(2, 100), less=st.integers(1, 99))
-def test_a_claim_to_be_slower_asks_for_the_same_unless_it_takes_more_slots(work, speed, less):
+def test_claim_of_lower_speed_requests_same_room(work, speed, less):
     slower = max(speed - less, 1)
     quotas = [demand_of(work, speed_samples_per_s={"fast": s / 10.0}).samples[0] for s in (speed, slower)]
     assert (quotas[0] == quotas[1]) == (math.ceil(work / speed) == math.ceil(work / slower))
 
 
-def test_a_job_is_trained_in_even_parts_and_pays_for_no_more(bench):
+def test_job_trains_and_pays_in_even_parts(bench):
     (admitted,) = bench.send(bid(work_samples=150, speed_samples_per_s={"fast": 10.0}))
     # Two slots of three quarters of a node, and an eighth of what they cost to run for the room.
     assert admitted.payment_micros == 3 * UNIT // 2 * 9 // 8
@@ -77,7 +77,7 @@ def test_a_job_is_trained_in_even_parts_and_pays_for_no_more(bench):
     assert isinstance(outcomes[0], JobCompleted)
 
 
-def test_what_was_left_undone_is_spread_evenly_again_and_the_promise_of_it_can_be_kept(bench):
+def test_undone_work_is_spread_evenly_again(bench):
     (admitted,) = bench.send(bid(work_samples=150, speed_samples_per_s={"fast": 10.0}))
     node = nodes_by_slot(admitted)[0]
     bench.send(tick(0), started(node, 0, 0))
@@ -95,7 +95,7 @@ def test_bidding_the_true_value_is_never_beaten(competitors, task, value, lies):
     check_never_beaten(market_after(competitors, zones=(even_zone(),)), task, value, lies)
 
 
-def test_a_task_of_two_speeds_may_need_a_slot_more_than_at_full_quotas():
+def test_task_of_two_speeds_may_need_extra_slot():
     # Fast nodes are taken in the first of two slots: 50 samples there and 100 in the second at full quotas,
     # 50 and 75 at even ones.
     speeds = {"fast": 10.0, "slow": 5.0}

@@ -90,11 +90,11 @@ class TestOffers:
         assert lent == {"s1": "z", "s2": "y", "s3": "y", "s4": "z", "s5": "y", "s6": "y"}
         assert borrowers(bench.send(offered("s7"))) == {"s7": "z"}, "ties go to the first of them"
 
-    def test_a_zone_is_lent_only_what_it_knows(self):
+    def test_zone_borrows_only_known_gpu_types(self):
         bench = lending()
         assert borrowers(bench.send(offered("s8", "s9"))) == {"s8": "z", "s9": "z"}
 
-    def test_what_nobody_knows_stays(self):
+    def test_server_of_unknown_type_stays(self):
         bench = lending(
             lending=Lending(borrowers=(Borrower(zone="y"),)),
         )
@@ -114,7 +114,7 @@ class TestOffers:
         bench = lending(lending=Lending(headroom=0.0, borrowers=(Borrower(zone="z"),)))
         assert refused(bench.send(offered(*SERVERS))) == {"inside_headroom": ("s9",)}
 
-    def test_each_server_that_is_not_lent_is_refused_by_name(self):
+    def test_unlendable_server_is_refused_by_name(self):
         bench = lending()
         bench.send(
             reported(0.0, serving=("s2", "a1")),
@@ -143,7 +143,7 @@ class TestOffers:
         assert ignored(bench.send(offered("s1"))) == "no_time_yet"
 
     @pytest.mark.parametrize(("zone", "reason"), [("z", "zone_does_not_lend"), ("no", "unknown_zone")])
-    def test_an_offer_of_a_zone_that_does_not_lend_is_ignored(self, zone: str, reason: str):
+    def test_offer_of_zone_without_lending_is_ignored(self, zone: str, reason: str):
         bench = lending()
         offer = CapacityOffered(cell="c", zone=zone, offer_id="o", servers=("a1",))
         assert ignored(bench.send(offer)) == reason
@@ -154,13 +154,13 @@ class TestOffers:
         assert ignored(bench.send(reported(0.0, slot=0.5))) == "stale_load"
         assert refused(bench.send(offered("s1"))) == {"inside_headroom": ("s1",)}
 
-    def test_a_load_that_is_stamped_ahead_does_not_stand_against_later_ones(self):
+    def test_load_from_future_hides_no_later_one(self):
         bench = lending()
         bench.send(reported(0.0, slot=1_000_000), tick(2))
         assert bench.send(reported(1.0, slot=2)) == []
         assert refused(bench.send(offered("s1"))) == {"inside_headroom": ("s1",)}
 
-    def test_nothing_is_lent_on_a_load_of_long_ago(self):
+    def test_old_load_lends_nothing(self):
         bench = lending(lending=Lending(load_valid_s=3 * SLOT_S, borrowers=(Borrower(zone="z"),)))
         bench.send(tick(1), reported(0.0, slot=1), tick(4))
         assert only(bench.send(offered("s1")), OfferAnswered).lent == ("s1",)
@@ -169,14 +169,14 @@ class TestOffers:
         bench.send(reported(0.0, slot=5))
         assert only(bench.send(offered("s2")), OfferAnswered).lent == ("s2",)
 
-    def test_a_load_before_the_first_tick_counts_as_of_the_epoch(self):
+    def test_load_before_first_tick_counts_from_epoch(self):
         bench = CheckedBench()
         bench.send(lending_cell(), reported(0.0, slot=1_000_000), tick(0))
         assert only(bench.send(offered("s1")), OfferAnswered).lent == ("s1",)
         bench.send(reported(1.0, slot=1))
         assert refused(bench.send(offered("s2"))) == {"inside_headroom": ("s2",)}
 
-    def test_a_server_that_jobs_of_its_zone_need_is_refused_whatever_the_policy(self):
+    def test_occupied_server_is_refused_under_any_policy(self):
         bench = CheckedBench()
         terms = Lending(headroom=0.0, borrowers=(Borrower(zone="y"),))
         other = zone(id="y", nodes=(Node(id="y1", gpu_type="fast", tariff="t"),))
@@ -188,7 +188,7 @@ class TestOffers:
         assert set(refused(outcomes)["occupied"]) == busy
         assert set(only(outcomes, OfferAnswered).lent) == {"a1", "a2", "b1"} - busy
 
-    def test_servers_that_a_borrower_has_no_room_for_stay(self):
+    def test_servers_without_room_at_borrower_stay(self):
         bench = CheckedBench()
         cell = lending_cell()
         full = zone(
@@ -206,7 +206,7 @@ class TestOffers:
 
 
 class TestReclaims:
-    def test_a_server_that_nothing_runs_on_is_back_at_once(self):
+    def test_idle_server_returns_at_once(self):
         bench = lending()
         bench.send(offered("s1"), online("s1"))
         outcomes = bench.send(reclaimed(1, due_slot=4))
@@ -219,7 +219,7 @@ class TestReclaims:
         assert bench.cell.nodes.status_of("s1") == "up", "inference knows whether it is"
         assert borrowers(bench.send(offered("s1"))) == {"s1": "z"}, "it may be lent again"
 
-    def test_no_more_is_given_back_than_is_on_loan(self):
+    def test_reclaim_beyond_loans_is_ignored(self):
         bench = lending()
         bench.send(offered("s1", "s2"))
         assert ignored(bench.send(reclaimed(3, due_slot=9))) == "more_than_on_loan"
@@ -231,7 +231,7 @@ class TestReclaims:
         assert ignored(bench.send(reclaimed(1, due_slot=5.9))) == "due_too_soon"
         assert only(bench.send(reclaimed(1, due_slot=6)), ReclaimEnded).status == "in_time"
 
-    def test_the_notice_is_that_of_the_time_of_the_loan(self):
+    def test_notice_is_that_of_loan_time(self):
         bench = lending()
         bench.send(offered("s1"))
         shorter = lender(lending=Lending(notice_s=SLOT_S, borrowers=(Borrower(zone="z"),)))
@@ -302,7 +302,7 @@ def run_through(bench: CheckedBench, *slots: int) -> list:
 
 
 class TestDeadlines:
-    def test_a_server_with_work_is_back_when_the_work_is_done(self):
+    def test_busy_server_returns_after_its_work(self):
         bench, _ = busy_loan()
         reclaim_of_busy(bench)
         run_through(bench, 1, 2)
@@ -320,7 +320,7 @@ class TestDeadlines:
         outcomes = bench.send(progressed("s1", 1, 50))
         assert only(outcomes, ReclaimEnded).status == "in_time"
 
-    def test_a_run_that_does_not_end_makes_it_overdue_and_then_late(self):
+    def test_endless_run_makes_reclaim_overdue_then_late(self):
         bench, _ = busy_loan()
         bench.send(tick(0.5), reclaimed(1, due_slot=4.5), tick(1), started("s1", 1, 0))
         run_through(bench, 1, 2)
@@ -333,7 +333,7 @@ class TestDeadlines:
         late = only(bench.send(tick(5)), ReclaimEnded)
         assert (late.status, late.missing, late.late_s) == ("late", (), 0.5 * SLOT_S)
 
-    def test_the_cell_goes_on_from_a_snapshot_in_the_middle_of_a_reclaim(self):
+    def test_cell_resumes_from_snapshot_during_reclaim(self):
         bench, _ = busy_loan()
         restarted(bench)
         reclaim_of_busy(bench)
@@ -353,7 +353,7 @@ class TestOtherChanges:
         assert bench.cell.nodes.zone_of("s1") == "inf"
         assert bench.cell.nodes.status_of("s1") == "up"
 
-    def test_reports_of_a_zone_that_commands_nothing_change_nothing(self):
+    def test_reports_without_commands_change_nothing(self):
         bench = lending()
         assert bench.send(offline("s1"), online("s1", base_model="other")) == []
         assert not bench.cell.nodes.awaits(online("s1"))
@@ -370,7 +370,7 @@ class TestOtherChanges:
         assert only(outcomes, LoanChanged).status == "returned"
         assert not of_kind(outcomes, ReclaimEnded)
 
-    def test_a_server_that_retires_is_gone_and_its_reclaim_over(self):
+    def test_retired_server_ends_its_reclaim(self):
         bench, _ = busy_loan()
         reclaim_of_busy(bench)
         bench.send(NodeRetired(cell="c", node="s1"))
@@ -381,7 +381,7 @@ class TestOtherChanges:
         assert only(outcomes, ReclaimEnded).status == "in_time"
 
     @pytest.mark.parametrize("wanted_back", [False, True])
-    def test_a_server_that_is_not_to_retire_after_all_is_what_it_was(self, wanted_back: bool):
+    def test_server_kept_from_retirement_is_unchanged(self, wanted_back: bool):
         bench, _ = busy_loan()
         if wanted_back:
             reclaim_of_busy(bench)
@@ -393,7 +393,7 @@ class TestOtherChanges:
         assert statuses == ([] if wanted_back else ["draining", "on_loan"])
         assert (bench.cell.nodes.status_of("s1") == "leaving") == wanted_back
 
-    def test_a_server_that_an_operator_lends_is_not_on_loan(self):
+    def test_server_lent_by_operator_is_not_on_loan(self):
         bench = lending()
         assert not of_kind(bench.send(NodeLent(cell="c", node="s1", zone="z")), LoanChanged)
         assert ignored(bench.send(reclaimed(1, due_slot=9))) == "more_than_on_loan"
@@ -404,14 +404,14 @@ class TestOtherChanges:
         bench.send(offered("s1", "s2"))
         assert ignored(bench.send(NodeRetired(cell="c", node="y1"))) == "invalid_configuration"
 
-    def test_a_zone_goes_on_to_lend_while_servers_are_on_loan(self):
+    def test_zone_keeps_lending_during_loans(self):
         bench = lending()
         bench.send(offered("s1"))
         assert ignored(bench.send(ZoneConfigured(cell="c", zone=lender(lending=None)))) == "breaks_a_promise"
         bench.send(reclaimed(1, due_slot=4))
         assert not of_kind(bench.send(ZoneConfigured(cell="c", zone=lender(lending=None))), EventIgnored)
 
-    def test_who_is_no_borrower_any_more_gives_back_first(self):
+    def test_former_borrower_returns_servers_first(self):
         bench = lending()
         lent = borrowers(bench.send(offered("s1", "s2", "s3", "s4")))
         terms = Lending(headroom=0.1, notice_s=NOTICE_S, borrowers=(Borrower(zone="y"),))

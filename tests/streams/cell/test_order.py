@@ -21,7 +21,7 @@ from tests.support.cells import (
 )
 
 
-def test_the_first_event_configures_and_nothing_is_decided_before():
+def test_first_event_configures_before_any_decision():
     bench = CheckedBench()
     refused, early, accepted, again = bench.send(
         bid(), heard("a1"), configuration(), configuration(slot_s=5.0)
@@ -62,14 +62,14 @@ TAKEN_EARLY = {
 
 
 @pytest.mark.parametrize(("early", "event"), TAKEN_EARLY.values(), ids=TAKEN_EARLY.keys())
-def test_an_id_of_one_writer_cannot_be_taken_by_another(bench, early, event):
+def test_event_id_of_one_writer_blocks_no_other(bench, early, event):
     outcomes = send_as(bench, "1", early, event)
     assert not [o for o in outcomes if isinstance(o, EventIgnored) and o.reason == "duplicate_event"]
     (repeated,) = send_as(bench, "1", event)
     assert repeated.reason == "duplicate_event"
 
 
-def test_a_node_whose_next_ids_a_user_has_taken_is_heard_all_the_same(bench):
+def test_node_reports_despite_ids_used_by_user(bench):
     for number in range(50):
         send_as(bench, f"a1-{number}", withdraw("x", user="eve"))
     (down,) = send_as(bench, "a1-0", offline("a1"))
@@ -77,7 +77,7 @@ def test_a_node_whose_next_ids_a_user_has_taken_is_heard_all_the_same(bench):
     assert (down.status, up.status) == ("down", "up")
 
 
-def test_a_users_flood_does_not_push_out_what_others_have_sent():
+def test_flood_of_user_keeps_ids_of_others():
     bench = CheckedBench.configured(duplicate_window_events=80)
     send_as(bench, "ada-1", bid("j1", user="ada"))
     for number in range(500):
@@ -86,7 +86,7 @@ def test_a_users_flood_does_not_push_out_what_others_have_sent():
     assert repeated.reason == "duplicate_event"
 
 
-def test_a_job_id_that_lost_is_free_for_other_users(bench):
+def test_rejected_job_id_is_free_for_others(bench):
     lost, refused, admitted = bench.send(
         bid("j", units=0.0, user="eve"), bid("j", user="eve"), bid("j", user="ada")
     )
@@ -94,7 +94,7 @@ def test_a_job_id_that_lost_is_free_for_other_users(bench):
     assert isinstance(admitted, JobAdmitted)
 
 
-def test_a_job_id_that_won_is_taken_for_all_users_even_when_the_job_is_over(bench):
+def test_admitted_job_id_is_taken_for_all(bench):
     admitted, withdrawn, again, by_another = bench.send(
         bid("j", user="ada"), withdraw("j", user="ada"), bid("j", user="ada"), bid("j", user="bob")
     )
@@ -139,14 +139,14 @@ def test_it_ignores(bench, events, reason):
     assert outcome.reason == reason
 
 
-def test_a_bid_under_the_id_of_a_live_job_is_a_duplicate_whatever_else_is_wrong_with_it(bench):
+def test_bid_under_live_id_is_duplicate(bench):
     bench.send(tick(0), bid("j", units=90.0))
     by_another = bid("j", user="mallory", zone="nowhere")
     (refused,) = bench.send(by_another)
     assert (type(refused), refused.reason) == (JobRejected, "duplicate_job")
 
 
-def test_a_snapshot_goes_on_as_if_nothing_had_happened(bench):
+def test_snapshot_continues_unchanged(bench):
     bench.send(online("a1"), vendor("slow", 1.0, 20.0), bid("j1"), tick(0), bid("j2", units=9.0))
     twin = Cell.restore(bench.cell.snapshot())
     assert twin.snapshot() == bench.cell.snapshot()

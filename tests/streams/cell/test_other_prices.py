@@ -47,7 +47,7 @@ def certificate(bench: Bench) -> tuple[int, int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("policies", ROUND_TRIPS, ids="-".join)
 @pytest.mark.parametrize("seed", seeds(3))
-def test_a_history_goes_on_when_the_kind_of_prices_changes(policies, seed):
+def test_history_continues_under_other_prices(policies, seed):
     rng = random.Random(f"kinds/{seed}")
     bench = bench_under(policies[0])
     coming = history(rng, 40 * len(policies), late_share=0.1)
@@ -71,7 +71,7 @@ def test_a_history_goes_on_when_the_kind_of_prices_changes(policies, seed):
 
 
 @pytest.mark.parametrize("policies", ROUND_TRIPS[:2], ids="-".join)
-def test_whoever_withdraws_under_other_prices_leaves_the_bound_one(policies):
+def test_withdrawal_under_other_prices_leaves_bound(policies):
     """In the very slot, too, in which the kind of prices changes twice."""
     bench = bench_under(policies[0])
     for number in range(3):
@@ -89,7 +89,7 @@ def test_whoever_withdraws_under_other_prices_leaves_the_bound_one(policies):
         assert withdrawn or any(isinstance(outcome, EventIgnored) for outcome in outcomes)
 
 
-def test_prices_of_another_kind_are_found_anew_and_known_ones_go_on():
+def test_new_kind_of_prices_starts_empty():
     bench = bench_under("default")
     for number in range(30):
         bench.send(bid(f"j{number}", 20.0, work_samples=100))
@@ -142,7 +142,7 @@ def other_nodes(rng: random.Random, count: int) -> Event:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(8))
-def test_a_history_goes_on_over_other_nodes_and_horizons(seed):
+def test_history_continues_over_nodes_and_horizons(seed):
     rng = random.Random(f"nodes/{seed}")
     bench = bench_under("default")
     coming = history(rng, 120, bids_per_slot=6, late_share=0.1)
@@ -167,7 +167,7 @@ def test_a_history_goes_on_over_other_nodes_and_horizons(seed):
     assert twin.cell.packed() == bench.cell.packed()
 
 
-def test_room_that_comes_beyond_a_shorter_horizon_counts_when_it_is_long_again():
+def test_room_beyond_shorter_horizon_counts_later():
     """Bids could use nine slots; nodes come while only three are planned; then nine are planned again."""
     bench = CheckedBench.configured(zones=(zone(policy=DEFAULT, nodes=NODES[:1], horizon_slots=9),))
     whole = {"work_samples": 900, "speed_samples_per_s": {"fast": 10.0}, "deadline_s": 1_000.0 + 100.0}

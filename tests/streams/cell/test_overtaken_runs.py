@@ -65,7 +65,7 @@ def end_after(bench: CheckedBench, slot: int) -> tuple[int, JobRefunded]:
     raise AssertionError("the job never ends")
 
 
-def test_a_run_that_hangs_is_waited_for_32_slots_and_no_longer(bench):
+def test_hanging_run_is_awaited_for_32_slots(bench):
     overtaken(bench)
     slot, refunded = end_after(bench, LAST_SLOT)
     assert slot == 1 + LATE_REPORT_SLOTS + 1
@@ -92,9 +92,7 @@ def test_a_run_that_hangs_is_waited_for_32_slots_and_no_longer(bench):
     ],
 )
 @pytest.mark.parametrize("at_slot", [3, 4, 20])
-def test_when_nothing_more_may_show_the_job_ends_with_the_next_slot(
-    bench, news: Callable[[str], Event], at_slot: int
-):
+def test_job_without_awaited_report_ends_next_slot(bench, news: Callable[[str], Event], at_slot: int):
     nodes = overtaken(bench)
     for slot in range(LAST_SLOT + 1, at_slot + 1):
         assert ends_of(bench.send(tick(slot))) == []
@@ -104,14 +102,14 @@ def test_when_nothing_more_may_show_the_job_ends_with_the_next_slot(
     assert (refunded.reason, refunded.retained_micros) == ("deadline_passed", 0)
 
 
-def test_a_late_report_of_much_time_still_ends_the_job_at_its_users_cost(bench):
+def test_late_report_ends_job_at_users_cost(bench):
     nodes = overtaken(bench)
     bench.send(tick(4), tick(5))
     _, refunded, *_ = bench.send(progressed(nodes[1], 1, 8, node_s=35.0))
     assert (refunded.reason, refunded.refund_micros) == ("slower_than_declared", 0)
 
 
-def test_while_slots_are_ahead_the_rest_is_planned_again_with_the_next_slot(bench):
+def test_rest_is_replanned_next_slot_if_slots_remain(bench):
     other = {"work_samples": 100, "memory_gib": 8.0, "deadline_s": EPOCH_S + 10}
     bench.send(bid("other", speed_samples_per_s={"fast": 10.0}, **other))
     (admitted,) = bench.send(bid(speed_samples_per_s={"fast": 5.0}))

@@ -52,7 +52,7 @@ def test_each_slot_is_assigned_when_it_begins(bench):
     assert assigned == nodes_by_slot(admitted)
 
 
-def test_a_finished_job_is_completed_and_frees_what_it_did_not_need(bench):
+def test_finished_job_completes_and_frees_slots(bench):
     (admitted,) = bench.send(bid(deadline_s=EPOCH_S + 40))
     bench.send(tick(0))
     node = nodes_by_slot(admitted)[0]
@@ -63,7 +63,7 @@ def test_a_finished_job_is_completed_and_frees_what_it_did_not_need(bench):
     assert bench.zone.auctioneer.market.free_samples.sum() == 6 * (100 + 100 + 50)
 
 
-def test_a_lora_job_is_not_completed_without_its_adapter(bench):
+def test_lora_job_needs_adapter_to_complete(bench):
     (admitted,) = bench.send(bid())
     node = nodes_by_slot(admitted)[0]
     bench.send(tick(0), started(node, 0, 0))
@@ -73,7 +73,7 @@ def test_a_lora_job_is_not_completed_without_its_adapter(bench):
     assert isinstance(bench.send(finished(node, 0))[0], JobCompleted)
 
 
-def test_a_run_that_falls_behind_is_planned_again_at_no_charge(bench):
+def test_late_run_is_replanned_at_no_charge(bench):
     (admitted,) = bench.send(bid(deadline_s=EPOCH_S + 60))
     for slot in range(min(nodes_by_slot(admitted)) + 1):
         bench.send(tick(slot))
@@ -85,7 +85,7 @@ def test_a_run_that_falls_behind_is_planned_again_at_no_charge(bench):
     assert bench.job("j")["payment_micros"] == admitted.payment_micros
 
 
-def test_a_job_that_can_no_longer_meet_its_deadline_is_refunded_in_full(bench):
+def test_job_past_deadline_is_refunded_in_full(bench):
     (admitted,) = bench.send(bid(deadline_s=EPOCH_S + 40))
     bench.send(tick(0))
     node = nodes_by_slot(admitted)[0]
@@ -96,7 +96,7 @@ def test_a_job_that_can_no_longer_meet_its_deadline_is_refunded_in_full(bench):
     assert refunded.evidence.certificate.realised_welfare_micros == -UNIT // 2
 
 
-def test_a_task_at_fault_gets_back_no_more_than_a_withdrawal_gives(bench):
+def test_task_at_fault_gets_withdrawal_refund(bench):
     bench.send(bid(), tick(0))
     (refunded,) = bench.send(failed("a1", 0, 0, permanent=True))
     assert isinstance(refunded, JobRefunded)
@@ -104,7 +104,7 @@ def test_a_task_at_fault_gets_back_no_more_than_a_withdrawal_gives(bench):
     assert (refunded.refund_micros, refunded.retained_micros) == (3 * UNIT // 2, UNIT // 2)
 
 
-def test_a_slot_whose_report_never_comes_is_counted_as_lost_one_slot_later(bench):
+def test_unreported_slot_is_lost_one_slot_later(bench):
     bench.send(bid(deadline_s=EPOCH_S + 60))
     outcomes = bench.send(tick(0), tick(1), tick(2))
     replanned = [outcome for outcome in outcomes if isinstance(outcome, JobReplanned)]
@@ -112,7 +112,7 @@ def test_a_slot_whose_report_never_comes_is_counted_as_lost_one_slot_later(bench
     assert [r.reason for r in replanned] == (["behind_plan"] if planned_first == 0 else [])
 
 
-def test_a_silent_node_is_down_and_its_jobs_move(bench):
+def test_silent_node_is_down_and_jobs_move(bench):
     bench.send(tick(0))
     (admitted,) = bench.send(bid(speed_samples_per_s={"fast": 5.0}))
     node = nodes_by_slot(admitted)[1]
@@ -126,7 +126,7 @@ def test_a_silent_node_is_down_and_its_jobs_move(bench):
     assert up == NodeStatusChanged(zone="z", node=node, status="up", reason="online")
 
 
-def test_why_a_node_left_is_in_the_decision_and_on_the_board(bench):
+def test_reason_of_departure_is_decided_and_shown(bench):
     bench.send(tick(0), online("a1"))
 
     (down,) = bench.send(offline("a1").model_copy(update={"reason": "the disk is full\x1b[2J"}))
@@ -144,14 +144,14 @@ def test_an_orderly_leave_moves_the_jobs_at_once(bench):
     assert bench.send(offline(node)) == []
 
 
-def test_a_refusal_from_a_node_that_is_offline_does_not_bring_it_up(bench):
+def test_refusal_of_offline_node_keeps_it_down(bench):
     bench.send(tick(0), offline("a1"))
     (ignored,) = bench.send(refused("a1").model_copy(update={"reason": "no_room"}))
     assert isinstance(ignored, EventIgnored)
     assert ignored.reason == "command_refused"
 
 
-def test_nodes_that_come_and_go_drive_no_prices_up():
+def test_flapping_nodes_raise_no_prices():
     bench = CheckedBench.configured(zones=(zone(nodes=zone().nodes[:2]),))
     bench.send(bid(work_samples=300, memory_gib=8.0, speed_samples_per_s={"fast": 10.0}), offline("a2"))
     to_and_fro = [online("a2"), offline("a1"), online("a1"), offline("a2")]
@@ -162,7 +162,7 @@ def test_nodes_that_come_and_go_drive_no_prices_up():
     assert bench.zone.auctioneer.market.compute_price.max() == once, "each node-slot once"
 
 
-def test_a_node_with_another_base_model_is_not_used(bench):
+def test_node_with_other_base_model_is_unused(bench):
     ignored, down = bench.send(online("a1", base_model="other"))
     assert (ignored.reason, down.status) == ("wrong_base_model", "down")
     assert bench.send(progressed("a1", 0, 1))[0].reason == "unknown_job"
@@ -172,7 +172,7 @@ def test_a_node_with_another_base_model_is_not_used(bench):
 
 
 @pytest.mark.parametrize("permanent", [False, True])
-def test_a_failed_run_is_planned_again_unless_it_can_run_nowhere(bench, permanent):
+def test_failed_run_is_replanned_unless_permanent(bench, permanent):
     (admitted,) = bench.send(bid())
     slot = min(nodes_by_slot(admitted))
     for ahead in range(slot + 1):
@@ -184,7 +184,7 @@ def test_a_failed_run_is_planned_again_unless_it_can_run_nowhere(bench, permanen
     assert outcome.remaining_samples == 190
 
 
-def test_a_late_report_of_an_earlier_slot_does_not_turn_a_job_back(bench):
+def test_late_report_does_not_reduce_progress(bench):
     (admitted,) = bench.send(bid(deadline_s=EPOCH_S + 40))
     nodes = nodes_by_slot(admitted)
     bench.send(tick(0), started(nodes[0], 0, 0), tick(1), started(nodes[1], 1, 50))
@@ -192,7 +192,7 @@ def test_a_late_report_of_an_earlier_slot_does_not_turn_a_job_back(bench):
     assert (ignored.reason, bench.job("j")["samples_done"]) == ("stale_report", 50)
 
 
-def test_a_job_whose_adapter_is_not_delivered_does_not_wait_for_ever(bench):
+def test_job_with_undelivered_adapter_ends(bench):
     (admitted,) = bench.send(bid(deadline_s=EPOCH_S + 40))
     for slot, node in nodes_by_slot(admitted).items():
         bench.send(tick(slot), started(node, slot, 50 * slot))
@@ -216,7 +216,7 @@ def test_a_lost_checkpoint_is_planned_again(bench):
     assert (replanned.reason, replanned.remaining_samples) == ("behind_plan", 120)
 
 
-def test_a_slot_opens_with_the_prices_of_each_class_of_nodes(bench):
+def test_opening_slot_has_prices_per_class(bench):
     bench.send(bid(speed_samples_per_s={"slow": 5.0}))
     (priced,) = [o for o in bench.send(tick(0)) if isinstance(o, ZonePriced)]
     fast, slow = priced.classes
@@ -228,7 +228,7 @@ def test_a_slot_opens_with_the_prices_of_each_class_of_nodes(bench):
 
 
 @pytest.mark.parametrize("run_id", ["1/other", "01/j", "1", "1/j/2", "one/j", "9" * 100 + "/j", "x"])
-def test_a_report_of_a_run_that_the_zone_never_ordered_is_stale(bench, run_id: str) -> None:
+def test_report_of_unordered_run_is_stale(bench, run_id: str) -> None:
     bench.send(bid(), tick(0))
     ignored, disowned = bench.send(started("a1", 1, 0).model_copy(update={"run_id": run_id}))
     assert isinstance(ignored, EventIgnored)
@@ -241,20 +241,20 @@ def test_a_report_of_a_run_that_the_zone_never_ordered_is_stale(bench, run_id: s
     [progressed("a1", 1, 5), finished("a1", 1), failed("a1", 1, 5, permanent=False)],
     ids=["complete", "finished", "failed"],
 )
-def test_a_run_that_has_ended_needs_not_to_be_disowned(bench, report) -> None:
+def test_ended_run_needs_no_disowning(bench, report) -> None:
     bench.send(bid(), tick(0))
     (ignored,) = bench.send(report.model_copy(update={"run_id": "7/j"}))
     assert isinstance(ignored, EventIgnored)
 
 
-def test_a_run_that_goes_on_although_its_job_is_over_is_disowned(bench) -> None:
+def test_run_of_ended_job_is_disowned(bench) -> None:
     bench.send(tick(0))
     ignored, disowned = bench.send(progressed("a1", 1, 5, complete=False))
     assert (ignored.reason, type(disowned)) == ("unknown_job", RunDisowned)
     assert (disowned.node, disowned.run_id, disowned.job_id) == ("a1", "1/j", "j")
 
 
-def test_a_run_that_a_node_refuses_has_failed_in_its_slot(bench) -> None:
+def test_refused_run_fails_in_its_slot(bench) -> None:
     bench.send(bid(), tick(0), online("a1"))
     (order,) = [each for each in bench.decisions if isinstance(each.outcome, SlotAssigned)]
     node, run_id = order.outcome.node, order.outcome.runs[0].run_id

@@ -51,23 +51,21 @@ def replanned(outcomes: list[Outcome]) -> list[str]:
     return [outcome.job_id for outcome in outcomes if isinstance(outcome, JobReplanned)]
 
 
-def test_jobs_that_an_event_has_no_steps_for_wait_for_the_next_ticks(bench: Bench) -> None:
+def test_jobs_beyond_step_limit_wait_for_ticks(bench: Bench) -> None:
     assert replanned(bench.send(silent("a1"))) == ["j1", "j2"]
     assert replanned(bench.send(tick(0.1))) == ["j3", "j4"]
     assert replanned(bench.send(tick(0.2))) == []
     assert not [plan for plan in held_cells(bench.zone).values() if "a1" in plan.values()]
 
 
-def test_a_restored_cell_goes_on_with_those_that_wait(bench: Bench) -> None:
+def test_restored_cell_keeps_waiting_jobs(bench: Bench) -> None:
     bench.send(silent("a1"))
     restored = Bench(Cell.restore(bench.cell.snapshot()), bench.ledger[:])
     assert restored.send(tick(0.1)) == bench.send(tick(0.1))
     assert restored.cell.packed() == bench.cell.packed()
 
 
-def test_a_job_that_waits_loses_the_slots_that_pass_and_the_lost_node_is_told_nothing(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_job_loses_past_slots(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replanning, "REPLAN_STEPS_PER_EVENT", 1)
     assert replanned(bench.send(silent("a1"))) == ["j1"]
     outcomes = bench.send(tick(1))
@@ -78,7 +76,7 @@ def test_a_job_that_waits_loses_the_slots_that_pass_and_the_lost_node_is_told_no
     assert replanned(bench.send(tick(1.2))) == ["j4"]
 
 
-def test_a_node_that_comes_back_before_a_jobs_turn_leaves_it_its_plan(bench: Bench) -> None:
+def test_returned_node_keeps_plan_of_waiting_job(bench: Bench) -> None:
     bench.send(silent("a1"))
     assert replanned(bench.send(heard("a1"), tick(0.1))) == []
     plans = held_cells(bench.zone)
@@ -90,9 +88,7 @@ def test_a_job_may_be_withdrawn_while_it_waits(bench: Bench) -> None:
     assert replanned(bench.send(tick(0.1))) == ["j4"]
 
 
-def test_jobs_behind_after_a_pause_of_the_clock_are_planned_a_few_at_a_time(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_after_clock_gap_are_replanned_gradually(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replanning, "REPLAN_STEPS_PER_EVENT", 1)
     assert replanned(bench.send(tick(3))) == ["j1"]
     assert replanned(bench.send(tick(3.1))) == ["j3"]

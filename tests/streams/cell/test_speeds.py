@@ -62,7 +62,7 @@ def bench_with(*rows: ThroughputRow, **changes) -> CheckedBench:
         ),
     ],
 )
-def test_the_offer_says_what_speeds_it_counts_with_and_by_whose_word(declared, rows, counted):
+def test_offer_names_speeds_and_their_source(declared, rows, counted):
     bench = bench_with(*rows)
     (quoted,) = bench.send(ask(speed_samples_per_s=declared))
     (admitted,) = bench.send(bid(speed_samples_per_s=declared))
@@ -74,7 +74,7 @@ def test_the_offer_says_what_speeds_it_counts_with_and_by_whose_word(declared, r
     assert assigned.runs[0].speed_is_declared == (source["slow" if node == "b1" else "fast"] == "declared")
 
 
-def test_a_memory_bound_task_that_claims_ten_times_its_speed_pays_what_an_honest_one_pays():
+def test_false_speed_claim_pays_the_honest_price():
     # It leaves room for no other task on a node, and trains a twentieth of what the node could.
     task = {"memory_gib": 8.0, "work_samples": 30}
     prices = {}
@@ -95,7 +95,7 @@ def claim(**changes):
     return bid(**{"speed_samples_per_s": {"fast": 5.0}, "work_samples": 200, **changes})
 
 
-def test_a_claim_that_fails_ends_the_job_and_what_was_spent_is_kept(bench):
+def test_failed_speed_claim_ends_job_at_cost(bench):
     (admitted,) = bench.send(claim())
     assert admitted.evidence.offer.speeds[0].source == "declared"
     node = nodes_by_slot(admitted)[0]
@@ -110,7 +110,7 @@ def test_a_claim_that_fails_ends_the_job_and_what_was_spent_is_kept(bench):
     assert refunded.facts["lacking_samples"] == 45
 
 
-def test_a_claim_with_an_impossible_deadline_is_no_free_way_to_room(bench):
+def test_claim_with_impossible_deadline_wins_no_room(bench):
     bench.send(vendor("fast", 3.0, 0.0))
     (admitted,) = bench.send(
         claim(speed_samples_per_s={"fast": 10.0}, deadline_s=EPOCH_S + 20, needs_preprocessing=True)
@@ -127,7 +127,7 @@ def test_a_claim_with_an_impossible_deadline_is_no_free_way_to_room(bench):
     [(0, 0.0), (20, 4.0), (25, 5.0), (40, 5.0), (47, 9.4)],
     ids=["never had it", "crowded", "late", "late, and faster than declared", "a little late"],
 )
-def test_a_run_that_did_not_have_the_node_is_planned_again_for_nothing(bench, done, node_s):
+def test_run_without_node_is_replanned_at_no_charge(bench, done, node_s):
     (admitted,) = bench.send(claim())
     node = nodes_by_slot(admitted)[0]
     bench.send(tick(0), started(node, 0, 0))
@@ -137,7 +137,7 @@ def test_a_run_that_did_not_have_the_node_is_planned_again_for_nothing(bench, do
     assert bench.job("j")["payment_micros"] == admitted.payment_micros
 
 
-def test_of_a_slot_cut_short_a_user_answers_for_its_own_part_alone(bench):
+def test_user_answers_for_own_part_of_cut_slot(bench):
     # The plan of 160 samples has 40 to spare: 10 of them are lost by the claim, 25 by a late start.
     (admitted,) = bench.send(claim(work_samples=160))
     node = nodes_by_slot(admitted)[0]
@@ -148,7 +148,7 @@ def test_of_a_slot_cut_short_a_user_answers_for_its_own_part_alone(bench):
     assert (replanned.reason, replanned.remaining_samples) == ("behind_plan", 120)
 
 
-def test_what_the_plan_has_to_spare_makes_up_for_a_claim_that_is_a_little_high(bench):
+def test_spare_of_plan_covers_small_overclaim(bench):
     (admitted,) = bench.send(claim(work_samples=180))
     done = 0
     for slot, node in nodes_by_slot(admitted).items():
@@ -169,7 +169,7 @@ def test_the_zones_own_row_is_the_providers_word(declared):
     assert isinstance(replanned, JobReplanned)
 
 
-def test_no_claim_fails_by_a_node_that_is_lost(bench):
+def test_lost_node_fails_no_claim(bench):
     (admitted,) = bench.send(claim())
     node = nodes_by_slot(admitted)[0]
     _, replanned = bench.send(tick(0), started(node, 0, 0), offline(node))[-2:]
@@ -178,7 +178,7 @@ def test_no_claim_fails_by_a_node_that_is_lost(bench):
     assert bench.send(progressed(node, 0, 5, node_s=SLOT_S))[1:] == []
 
 
-def test_no_claim_fails_by_a_checkpoint_that_is_lost(bench):
+def test_lost_checkpoint_fails_no_claim(bench):
     (admitted,) = bench.send(claim())
     nodes = nodes_by_slot(admitted)
     bench.send(tick(0), started(nodes[0], 0, 0), progressed(nodes[0], 0, 50), tick(1))
@@ -187,13 +187,13 @@ def test_no_claim_fails_by_a_checkpoint_that_is_lost(bench):
     assert bench.send(progressed(nodes[1], 1, 60, node_s=SLOT_S)) == []
 
 
-def test_no_claim_fails_where_the_start_of_a_run_is_not_known(bench):
+def test_unknown_start_of_run_fails_no_claim(bench):
     (admitted,) = bench.send(claim())
     (replanned,) = bench.send(tick(0), progressed(nodes_by_slot(admitted)[0], 0, 5, node_s=SLOT_S))[1:][-1:]
     assert isinstance(replanned, JobReplanned)
 
 
-def test_a_slot_before_that_is_not_reported_yet_is_not_held_against_a_claim(bench):
+def test_unreported_earlier_slot_fails_no_claim(bench):
     (admitted,) = bench.send(claim())
     nodes = nodes_by_slot(admitted)
     # Nothing came of slot 0: its node hung. Slot 1 trained all that it should.
@@ -211,7 +211,7 @@ def late_claim(bench, **changes):
     return admitted, nodes
 
 
-def test_a_step_that_outlasts_its_slots_and_the_deadline_is_held_against_the_claim(bench):
+def test_step_beyond_slots_and_deadline_fails_claim(bench):
     admitted, nodes = late_claim(bench)
     for slot in range(1, 5):
         assert [o for o in bench.send(tick(slot)) if not isinstance(o, SlotAssigned | ZonePriced)] == []
@@ -223,7 +223,7 @@ def test_a_step_that_outlasts_its_slots_and_the_deadline_is_held_against_the_cla
     assert {command.node for command in cancelled} == set(nodes.values())
 
 
-def test_a_claim_whose_step_is_out_is_not_planned_again_before_it_reports(bench):
+def test_claim_with_open_step_is_not_replanned(bench):
     (admitted,) = bench.send(claim(work_samples=100))
     nodes = nodes_by_slot(admitted)
     bench.send(tick(0), started(nodes[0], 0, 0))
@@ -234,7 +234,7 @@ def test_a_claim_whose_step_is_out_is_not_planned_again_before_it_reports(bench)
 
 
 @pytest.mark.parametrize("done", [0, 4, 10], ids=["no step", "one step", "as declared"])
-def test_a_run_that_waited_for_anothers_long_step_is_planned_again_for_nothing(bench, done):
+def test_run_delayed_by_other_step_is_replanned(bench, done):
     (admitted,) = bench.send(claim(work_samples=100))
     nodes = nodes_by_slot(admitted)
     bench.send(tick(0), started(nodes[0], 0, 0), tick(1), tick(2), tick(3))
@@ -246,7 +246,7 @@ def test_a_run_that_waited_for_anothers_long_step_is_planned_again_for_nothing(b
 
 
 @pytest.mark.parametrize("deadline_s", [20.0, 60.0])
-def test_a_run_that_waited_too_long_is_refunded_in_full(bench, deadline_s):
+def test_run_delayed_too_long_is_refunded(bench, deadline_s):
     (admitted,) = bench.send(claim(work_samples=100, deadline_s=EPOCH_S + deadline_s))
     nodes = nodes_by_slot(admitted)
     bench.send(*[tick(0), started(nodes[0], 0, 0)], *map(tick, range(1, 9)))
@@ -255,7 +255,7 @@ def test_a_run_that_waited_too_long_is_refunded_in_full(bench, deadline_s):
 
 
 @pytest.mark.parametrize("lost", [silent, offline, online], ids=["silent", "left", "began anew"])
-def test_what_an_executor_that_was_lost_had_begun_is_the_providers(bench, lost):
+def test_work_of_lost_executor_is_at_providers_cost(bench, lost):
     admitted, nodes = late_claim(bench, deadline_s=EPOCH_S + 20)
     outcomes = bench.send(heard(nodes[0]), lost(nodes[0]), tick(1), tick(2), tick(3))
     (refunded,) = [outcome for outcome in outcomes if isinstance(outcome, JobRefunded)]
@@ -263,14 +263,14 @@ def test_what_an_executor_that_was_lost_had_begun_is_the_providers(bench, lost):
     assert next(o.node for o in outcomes if isinstance(o, RunCancelled)) == nodes[0]
 
 
-def test_a_run_whose_start_is_not_known_is_not_waited_for(bench):
+def test_run_with_unknown_start_is_not_awaited(bench):
     (admitted,) = bench.send(claim(deadline_s=EPOCH_S + 40))
     outcomes = bench.send(tick(0), tick(1), tick(2))
     (refunded,) = [outcome for outcome in outcomes if isinstance(outcome, JobRefunded)]
     assert refunded.refund_micros == admitted.payment_micros
 
 
-def test_where_the_provider_answers_a_late_report_is_not_waited_for():
+def test_late_report_at_providers_cost_is_not_awaited():
     bench = bench_with(row("fast", 5.0))
     (admitted,) = bench.send(bid(deadline_s=EPOCH_S + 40))
     node = nodes_by_slot(admitted)[0]
@@ -280,7 +280,7 @@ def test_where_the_provider_answers_a_late_report_is_not_waited_for():
     assert node in [outcome.node for outcome in outcomes if isinstance(outcome, RunCancelled)]
 
 
-def test_an_executor_that_lives_and_never_reports_is_not_waited_for_for_ever(bench):
+def test_silent_live_executor_is_awaited_for_limited_time(bench):
     admitted, _ = late_claim(bench)
     over = []
     for slot in range(1, LATE_REPORT_SLOTS + 2):
@@ -289,7 +289,7 @@ def test_an_executor_that_lives_and_never_reports_is_not_waited_for_for_ever(ben
     assert over[0].refund_micros == admitted.payment_micros
 
 
-def test_a_late_run_that_another_has_overtaken_still_shows_what_the_claim_was_worth(bench):
+def test_overtaken_late_run_still_judges_claim(bench):
     other = {"work_samples": 100, "memory_gib": 8.0, "deadline_s": EPOCH_S + 10}
     bench.send(bid("other", speed_samples_per_s={"fast": 10.0}, **other))
     (admitted,) = bench.send(claim(deadline_s=EPOCH_S + 40))
@@ -301,7 +301,7 @@ def test_a_late_run_that_another_has_overtaken_still_shows_what_the_claim_was_wo
     assert [command.node for command in cancelled] == [nodes[1]]
 
 
-def test_a_late_step_that_the_other_cells_make_up_for_ends_nothing(bench):
+def test_late_step_covered_by_other_slots_ends_nothing(bench):
     # The plan has 40 samples to spare; the step of 15 s trained what the slot was to train.
     (admitted,) = bench.send(claim(work_samples=160))
     nodes = nodes_by_slot(admitted)
@@ -309,7 +309,7 @@ def test_a_late_step_that_the_other_cells_make_up_for_ends_nothing(bench):
     assert bench.send(progressed(nodes[0], 0, 50, node_s=15.0)) == []
 
 
-def test_a_step_that_takes_the_next_slots_time_too_is_held_against_the_claim(bench):
+def test_step_into_next_slot_counts_against_claim(bench):
     # One step of 64 samples takes 19 s where 50 samples in 10 s were promised, and slot 1 begins too late.
     (admitted,) = bench.send(claim())
     nodes = nodes_by_slot(admitted)
@@ -320,7 +320,7 @@ def test_a_step_that_takes_the_next_slots_time_too_is_held_against_the_claim(ben
     assert (refunded.reason, refunded.retained_micros) == ("slower_than_declared", 3 * UNIT // 2)
 
 
-def test_what_waits_for_a_late_report_goes_through_a_snapshot(bench):
+def test_snapshot_keeps_awaited_late_report(bench):
     admitted, nodes = late_claim(bench)
     bench.send(tick(1), tick(2), tick(3))
     bench.cell = Cell.restore(bench.cell.snapshot())
@@ -369,14 +369,14 @@ def trained(true_samples_per_s: float, declared: float, seed: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2, 9))
-def test_claiming_more_than_the_truth_is_never_better_than_the_truth(seed):
+def test_overclaiming_never_beats_truth(seed):
     honest = trained(1.0, 1.0, seed)
     assert honest >= 0
     for factor in (1.1, 1.5, 2.0, 4.0, 10.0):
         assert trained(1.0, factor, seed) <= honest, f"{factor} times the truth"
 
 
-def test_data_of_more_samples_than_a_vendor_was_paid_for_end_the_job(bench):
+def test_data_beyond_vendor_payment_end_job(bench):
     bench.send(vendor("fast", 3.0, 0.0))
     (admitted,) = bench.send(bid(needs_preprocessing=True))
     node = nodes_by_slot(admitted)[0]

@@ -50,7 +50,7 @@ def plan(job_id: str, *cells: tuple[int, str]) -> SolvedPlan:
     return SolvedPlan(job_id=job_id, node_slots=cells)
 
 
-def test_bids_wait_for_the_first_tick_in_the_last_half_of_their_slot(bench):
+def test_bids_wait_for_first_tick_of_second_half(bench):
     assert bench.send(bid("j1"), tick(0.4), bid("j2")) == []
     (requested,) = bench.send(tick(0.5))
     assert [offered.job_id for offered in requested.problem.bids] == ["j1", "j2"]
@@ -66,7 +66,7 @@ def test_bids_after_it_wait_for_the_next_slots(bench):
     assert [offered.job_id for offered in requested.problem.bids] == ["j2"]
 
 
-def test_bids_that_a_request_has_no_room_for_wait_for_the_next_slots(bench, monkeypatch):
+def test_bids_beyond_request_wait_for_next_slots(bench, monkeypatch):
     monkeypatch.setattr(batch_judge, "MOST_BIDS", 2)
     first = asked(bench, bid("j1"), bid("j2"), bid("j3"))
     assert [offered.job_id for offered in first.problem.bids] == ["j1", "j2"]
@@ -75,7 +75,7 @@ def test_bids_that_a_request_has_no_room_for_wait_for_the_next_slots(bench, monk
     assert [offered.job_id for offered in second.problem.bids] == ["j3"]
 
 
-def test_where_no_such_tick_came_the_first_one_after_the_slot_asks(bench):
+def test_first_later_tick_asks_if_none_came(bench):
     assert bench.send(bid(work_samples=100)) == []
     (requested,) = requests(bench.send(tick(1)))
     assert (requested.problem.first_slot, requested.problem.bids[0].ready_slot) == (2, 2)
@@ -85,7 +85,7 @@ def test_a_slot_without_bids_asks_nothing(bench):
     assert requests(bench.send(tick(LATE), tick(1), tick(1.6))) == []
 
 
-def test_the_request_holds_the_bid_its_vendor_and_the_room_that_is_left(bench):
+def test_request_holds_bid_vendor_and_free_room(bench):
     (admitted,) = bench.send(
         solved(asked(bench, bid("held", speed_samples_per_s=WHOLE)), plan("held", (1, "a1"), (2, "a1")))
     )
@@ -104,7 +104,7 @@ def test_the_request_holds_the_bid_its_vendor_and_the_room_that_is_left(bench):
     assert slow.free_samples == ((50,),) * 4
 
 
-def test_the_best_schedule_of_the_batch_leaves_out_whom_an_earlier_bid_would_have_shut_out(bench):
+def test_best_schedule_excludes_bid_that_blocks_others(bench):
     all_of_it = {"work_samples": 200, "speed_samples_per_s": WHOLE, "deadline_s": EPOCH_S + 30}
     bids = [bid(f"j{number}", units, **all_of_it) for number, units in enumerate((5.0, 9.0, 7.0))]
     requested = asked(bench, *bids)
@@ -116,23 +116,23 @@ def test_the_best_schedule_of_the_batch_leaves_out_whom_an_earlier_bid_would_hav
     assert (rejected.job_id, rejected.reason) == ("j0", "no_room_before_deadline")
 
 
-def test_a_bid_that_has_room_and_no_plan_is_told_that_the_schedule_leaves_it_out(bench):
+def test_bid_outside_schedule_gets_the_reason(bench):
     (rejected,) = bench.send(solved(asked(bench, bid()), status="feasible"))
     assert rejected.reason == "not_in_schedule"
     assert rejected.evidence.offer.price.operational_micros == 2 * UNIT
 
 
-def test_a_bid_is_told_that_the_solver_found_nothing(bench):
+def test_bid_without_solution_gets_the_reason(bench):
     (rejected,) = bench.send(solved(asked(bench, bid()), status="none"))
     assert rejected.reason == "solver_found_nothing"
 
 
-def test_a_bid_at_its_cost_is_rejected_for_its_price(bench):
+def test_bid_at_cost_is_rejected_for_price(bench):
     (rejected,) = bench.send(titan_answer(asked(bench, bid(units=2.0))))
     assert rejected.reason == "price_not_below_bid"
 
 
-def test_a_bid_without_hope_is_rejected_as_it_comes(bench):
+def test_hopeless_bid_is_rejected_at_once(bench):
     (rejected,) = bench.send(bid(deadline_s=EPOCH_S + 30))
     assert (rejected.job_id, rejected.reason) == ("j", "deadline_too_soon")
 
@@ -150,14 +150,14 @@ FAULTY = {
 
 
 @pytest.mark.parametrize("cells", FAULTY.values(), ids=FAULTY)
-def test_a_plan_that_is_none_is_not_applied(bench, cells):
+def test_invalid_plan_is_not_applied(bench, cells):
     (rejected,) = bench.send(solved(asked(bench, bid()), plan("j", *cells)))
     assert isinstance(rejected, JobRejected)
     assert rejected.reason == "plan_not_feasible"
     assert not bench.described["jobs"]
 
 
-def test_a_plan_on_a_class_that_cannot_run_the_task_is_not_applied(bench):
+def test_plan_on_unfit_class_is_not_applied(bench):
     requested = asked(bench, bid(speed_samples_per_s=WHOLE))
     (rejected,) = bench.send(solved(requested, plan("j", (1, "a1"), (2, "b1"), (3, "a1"))))
     assert rejected.reason == "plan_not_feasible"
@@ -168,14 +168,14 @@ def test_a_job_that_is_planned_twice_gets_neither(bench):
     assert rejected.reason == "plan_not_feasible"
 
 
-def test_plans_that_do_not_fit_together_are_applied_as_far_as_there_is_room(bench):
+def test_conflicting_plans_apply_as_room_allows(bench):
     requested = asked(bench, *[bid(f"j{number}") for number in range(3)])
     outcomes = bench.send(solved(requested, *[plan(f"j{number}", *A_PLAN) for number in range(3)]))
     assert [type(outcome) for outcome in outcomes] == [JobAdmitted, JobAdmitted, JobRejected]
     assert outcomes[-1].reason == "plan_not_feasible"
 
 
-def test_an_answer_after_its_first_slot_has_begun_finds_that_plan_too_late(bench):
+def test_plan_after_its_first_slot_is_late(bench):
     requested = asked(bench, bid("j1"), bid("j2"))
     bench.send(tick(1))
     late = plan("j2", *[(slot, "a1") for slot in (2, 3, 4, 5)])
@@ -184,7 +184,7 @@ def test_an_answer_after_its_first_slot_has_begun_finds_that_plan_too_late(bench
     assert (rejected.facts["ready_slot"], rejected.facts["last_slot"]) == (2, 5)
 
 
-def test_an_answer_that_finds_a_node_lost_is_not_applied_there(bench):
+def test_plan_on_lost_node_is_not_applied(bench):
     requested = asked(bench, bid())
     bench.send(offline("a1"))
     (rejected,) = bench.send(solved(requested, plan("j", *A_PLAN)))
@@ -192,7 +192,7 @@ def test_an_answer_that_finds_a_node_lost_is_not_applied_there(bench):
     assert rejected.facts == {"case": "room_gone"}
 
 
-def test_an_answer_counts_once_and_only_to_a_request_that_there_was(bench):
+def test_answer_counts_once_for_its_request(bench):
     requested = asked(bench, bid())
     unknown = requested.model_copy(update={"request_id": "batch-9"})
     elsewhere = requested.model_copy(update={"zone": "y"})
@@ -210,7 +210,7 @@ def test_an_auction_zone_waits_for_no_solver():
     assert ignored.reason == "unknown_solve"
 
 
-def test_an_unanswered_bid_is_rejected_when_its_deadline_has_come_too_close(bench):
+def test_unanswered_bid_is_rejected_near_deadline(bench):
     asked(bench, bid())
     assert not [o for o in bench.send(tick(1)) if isinstance(o, JobRejected)]
     (rejected,) = [o for o in bench.send(tick(2)) if isinstance(o, JobRejected)]
@@ -218,7 +218,7 @@ def test_an_unanswered_bid_is_rejected_when_its_deadline_has_come_too_close(benc
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_bid_that_waits_is_withdrawn_for_nothing_and_leaves_the_bound(bench, when):
+def test_waiting_bid_is_withdrawn_free_and_leaves_bound(bench, when):
     bench.send(bid())
     requested = bench.send(tick(LATE)) if when == "after" else []
     (others,) = bench.send(withdraw(user="eve"))
@@ -234,7 +234,7 @@ def test_a_bid_that_waits_is_withdrawn_for_nothing_and_leaves_the_bound(bench, w
         assert (type(ignored), ignored.reason) == (EventIgnored, "unknown_job")
 
 
-def test_a_quote_says_what_a_bid_alone_would_meet(bench):
+def test_quote_states_offer_of_single_bid(bench):
     (quoted,) = bench.send(ask())
     assert isinstance(quoted, JobQuoted)
     assert quoted.reason == "plan_found"
@@ -243,7 +243,7 @@ def test_a_quote_says_what_a_bid_alone_would_meet(bench):
 
 
 @pytest.mark.parametrize("restored_after", ["the bids", "the request"])
-def test_a_cell_that_is_restored_underway_decides_the_same(bench, restored_after):
+def test_restored_cell_decides_the_same(bench, restored_after):
     bids = [bid("j1"), bid("j2", needs_preprocessing=True)]
     bench.send(vendor("slow", 1.0, 5.0), vendor("fast", 2.0, 0.0), *bids)
     twin = Cell.restore(bench.cell.snapshot())

@@ -17,7 +17,7 @@ from tests.support.cells import (
 )
 
 
-def test_an_unstarted_job_is_withdrawn_at_the_price_of_its_resources(bench):
+def test_unstarted_job_is_withdrawn_at_resource_price(bench):
     bench.send(bid("j1"), bid("j2"), bid("j3"))
     job = bench.job("j3")
     (withdrawn,) = bench.send(withdraw("j3"))
@@ -26,7 +26,7 @@ def test_an_unstarted_job_is_withdrawn_at_the_price_of_its_resources(bench):
     assert withdrawn.returned_micros + withdrawn.retained_micros == job["payment_micros"]
 
 
-def test_a_withdrawn_bid_no_longer_counts_in_the_bound(bench):
+def test_withdrawn_bid_leaves_the_bound(bench):
     bench.send(bid("j1"))
     (admitted,) = bench.send(bid("j2", units=10_000.0))
     (withdrawn,) = bench.send(withdraw("j2"))
@@ -38,7 +38,7 @@ def test_a_withdrawn_bid_no_longer_counts_in_the_bound(bench):
 
 
 @pytest.mark.parametrize("withdrawn_in", [5, 6, 7])
-def test_with_nothing_declared_an_absurd_bid_counts_no_more_once_it_is_withdrawn(withdrawn_in):
+def test_withdrawn_absurd_bid_counts_no_more(withdrawn_in):
     """It comes in the last slot of a period of the certificate, which is a horizon, and is withdrawn in that
     slot or in the next period, before its data are ready."""
     bench = CheckedBench.configured(zones=(zone(policy=AuctionPolicy()),))
@@ -69,7 +69,7 @@ def test_a_withdrawal_is_refused(bench):
     ]
 
 
-def test_a_job_moved_to_dearer_nodes_gets_no_more_back_than_it_paid_for_operation():
+def test_withdrawal_returns_no_more_than_operation_paid():
     cheap, dear = zone().gpu_types[0], zone().gpu_types[1].model_copy(update={"power_kw": 5.0})
     bench = CheckedBench.configured(zones=(zone(gpu_types=(cheap, dear), nodes=zone().nodes[1:]),))
     bench.send(vendor("fast", 3.0, 0.0), bid(needs_preprocessing=True))

@@ -266,7 +266,7 @@ def check(outcome: Outcome) -> None:
 
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=examples(40), deadline=None)
-def test_whatever_valid_events_say_a_cell_decides_in_finite_numbers(seed):
+def test_extreme_events_give_finite_decisions(seed):
     extremes = Extremes(random.Random(seed))
     for _ in range(STEPS):
         extremes.step()
@@ -297,7 +297,7 @@ def test_settings_that_no_arithmetic_survives_are_refused(field, value, fault):
         )
 
 
-def test_no_job_gets_more_real_workers_than_a_command_names():
+def test_workers_never_exceed_command_limit():
     """On GPUs of a third of the speed three workers are one, each on a server of its own here."""
     lent = MAX_WORKERS + 200
     bench = Bench()

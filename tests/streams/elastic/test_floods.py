@@ -21,7 +21,7 @@ from tests.support.elastic import (
 from tests.support.examples import examples
 
 
-def test_a_job_that_shorter_ones_overtake_starts_once_its_patience_is_over():
+def test_overtaken_job_starts_after_its_patience():
     flood = Flood(zone_of(), gpus=8)
     flood.round()
     flood.bench.send(submit("long", 3_000, user="ann"))
@@ -33,7 +33,7 @@ def test_a_job_that_shorter_ones_overtake_starts_once_its_patience_is_over():
 
 
 @pytest.mark.parametrize("workers", [(8, 1), (2, 4)])
-def test_servers_are_held_for_a_job_that_needs_them_whole(workers):
+def test_servers_are_held_for_whole_server_job(workers):
     count, size = workers
     flood = Flood(zone_of(), gpus=8)
     flood.round()
@@ -45,7 +45,7 @@ def test_servers_are_held_for_a_job_that_needs_them_whole(workers):
     assert 0 < waited_s <= 5 * INTERVAL_S
 
 
-def test_without_patience_a_wide_job_waits_as_long_as_small_ones_come():
+def test_wide_job_without_patience_waits_behind_small_ones():
     bench = ElasticBench()
     bench.send(elastic_cell(2), tick(0.0))
     flood = Flood(bench, gpus=8)
@@ -56,7 +56,7 @@ def test_without_patience_a_wide_job_waits_as_long_as_small_ones_come():
     assert "wide" not in flood.started_s
 
 
-def test_a_job_that_cannot_start_at_present_leaves_the_turn_to_others():
+def test_unstartable_job_passes_its_turn():
     flood = Flood(zone_of(), gpus=8)
     flood.round()
     flood.bench.send(submit("both", 60, (2, 2), user="ann", gpus_per_worker=4))
@@ -72,7 +72,7 @@ def test_a_job_that_cannot_start_at_present_leaves_the_turn_to_others():
     assert flood.started_s["both"] <= flood.started_s["wide"] + 6 * INTERVAL_S
 
 
-def test_servers_are_not_held_for_the_end_of_a_job_that_is_late_for_long():
+def test_servers_are_not_held_for_late_jobs():
     """It declared a minute, and runs on and on."""
     flood = Flood(zone_of(), gpus=8)
     flood.bench.send(submit("liar", 60, user="liar"))
@@ -85,7 +85,7 @@ def test_servers_are_not_held_for_the_end_of_a_job_that_is_late_for_long():
 
 
 @pytest.mark.slow
-def test_one_wide_job_costs_others_little_while_servers_are_held_for_it():
+def test_held_servers_cost_other_jobs_little():
     flood = Flood(zone_of(servers=3), gpus=0)
     flood.bench.send(submit("month", 30 * 86_400, user="ann"))
     flood.round()
@@ -97,7 +97,7 @@ def test_one_wide_job_costs_others_little_while_servers_are_held_for_it():
     assert len(flood.ends) == 12, "all GPUs are in use"
 
 
-def test_a_job_that_waits_for_a_month_does_not_keep_the_turns_of_others():
+def test_month_long_wait_blocks_no_other_turns():
     """One user holds all servers, with a long job and one that needs them all, and floods what is held with
     jobs that end in time."""
     flood = Flood(zone_of(servers=3), gpus=0)
@@ -120,7 +120,7 @@ def test_a_job_that_waits_for_a_month_does_not_keep_the_turns_of_others():
     assert "all" in turns_of(flood.bench)
 
 
-def test_four_jobs_have_turns_at_a_time_each_of_another_user():
+def test_four_users_have_turns_at_a_time():
     flood = Flood(zone_of(servers=3), gpus=0)
     flood.bench.send(submit("month", 30 * 86_400, user="ann"))
     flood.round()
@@ -137,9 +137,7 @@ def test_four_jobs_have_turns_at_a_time_each_of_another_user():
 
 @pytest.mark.parametrize(("workers", "size"), [(2, 4), (1, 4), (8, 1)])
 @pytest.mark.parametrize(("declared_s", "real_s"), [(60, 180), (60, 7_200), (600, 1_500)])
-def test_jobs_that_run_longer_than_declared_delay_a_turn_and_do_not_prevent_it(
-    workers, size, declared_s, real_s
-):
+def test_overlong_jobs_delay_but_keep_turn(workers, size, declared_s, real_s):
     flood = Flood(zone_of(), gpus=1, declared_s=declared_s, real_s=real_s)
     for _ in range(5):
         flood.round()
@@ -151,7 +149,7 @@ def test_jobs_that_run_longer_than_declared_delay_a_turn_and_do_not_prevent_it(
     assert flood.started_s["wide"] - since_s <= PATIENCE_S + 2 * real_s + declared_s + 5 * INTERVAL_S
 
 
-def test_other_servers_are_held_where_those_that_were_promised_are_late_for_long():
+def test_late_promised_servers_are_replaced():
     """A job declares half an hour, and runs on and on; the job on the other server has an hour to go."""
     flood = Flood(zone_of(), gpus=0)
     flood.bench.send(submit("liar", 1_800, user="liar", gpus_per_worker=3))
@@ -167,7 +165,7 @@ def test_other_servers_are_held_where_those_that_were_promised_are_late_for_long
     assert flood.started_s["wide"] == INTERVAL_S + 5_400
 
 
-def test_a_job_that_needs_servers_of_an_earlier_turn_has_its_turn_behind_it():
+def test_later_turn_uses_servers_after_earlier_one():
     """The flood declares ten minutes and runs for thirty, so that a job of its own has the first turn, and
     keeps it for long."""
     flood = Flood(zone_of(servers=3), gpus=12, declared_s=600, real_s=1_800)
@@ -188,7 +186,7 @@ def test_a_job_that_needs_servers_of_an_earlier_turn_has_its_turn_behind_it():
     assert flood.started_s["wide"] == 1_860.0 + 1_800
 
 
-def test_servers_do_not_go_from_turn_to_turn_of_several_users_past_a_wide_job():
+def test_wide_job_is_not_skipped_between_turns():
     flood = Flood(zone_of(), gpus=8, declared_s=600, real_s=1_800, users=("dan", "eve", "fay"))
     flood.round()
     flood.bench.send(submit("wide", 8 * 300, (8, 8), user="ann"))
@@ -202,7 +200,7 @@ def test_servers_do_not_go_from_turn_to_turn_of_several_users_past_a_wide_job():
 @example(seed=313755)
 @example(seed=100)
 @settings(max_examples=examples(100), deadline=None)
-def test_whatever_one_user_floods_the_jobs_of_others_start_in_time(seed):
+def test_flood_of_one_user_delays_no_others(seed):
     """Each job is overtaken until its patience is over, and then waits for whoever has the turn before it and
     for those that run on its servers."""
     rng = random.Random(seed)
@@ -216,7 +214,7 @@ def test_whatever_one_user_floods_the_jobs_of_others_start_in_time(seed):
 @pytest.mark.long
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=examples(100), deadline=None)
-def test_whatever_several_users_flood_the_jobs_of_others_start_in_time(seed):
+def test_flood_of_several_users_delays_no_others(seed):
     """Jobs of any width that run longer than declared, or shorter."""
     rng = random.Random(seed)
     servers = rng.randint(1, 3)

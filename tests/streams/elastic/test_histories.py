@@ -196,7 +196,7 @@ class History:
 
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=examples(25), deadline=None)
-def test_invariants_hold_where_fungible_jobs_wait_for_loans_that_may_never_come(seed):
+def test_invariants_hold_for_fungible_jobs_without_loans(seed):
     rng = random.Random(seed)
     history = History(rng, servers=rng.randint(1, 4), scheme="opportunistic")
     for _ in range(STEPS):
@@ -206,7 +206,7 @@ def test_invariants_hold_where_fungible_jobs_wait_for_loans_that_may_never_come(
 @pytest.mark.parametrize("scheme", ["lyra", "afs", "gandiva", "fifo", "pollux"])
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=examples(25), deadline=None)
-def test_whatever_happens_every_job_ends_and_every_server_is_free_again(scheme, seed):
+def test_every_job_ends_and_frees_its_servers(scheme, seed):
     rng = random.Random(seed)
     history = History(rng, servers=rng.randint(1, 4), scheme=scheme)
     for _ in range(STEPS):

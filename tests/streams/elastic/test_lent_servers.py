@@ -35,7 +35,7 @@ def workers(bench: LivelyBench) -> dict[str, dict[str, int]]:
     return found
 
 
-def test_servers_on_loan_make_no_room_for_larger_jobs_also_when_the_cell_is_restored() -> None:
+def test_loaned_servers_admit_no_larger_jobs() -> None:
     bench = lent()
     bench.twin = Cell.unpack(bench.cell.packed())
     (outcome,) = bench.send(submit("wide", workers=(GPUS + 1, GPUS + 1)))
@@ -43,7 +43,7 @@ def test_servers_on_loan_make_no_room_for_larger_jobs_also_when_the_cell_is_rest
     assert outcome.reason == "larger_than_the_zone"
 
 
-def test_a_reclaim_preempts_no_job_that_can_stay_on_a_server_that_an_operator_retires() -> None:
+def test_reclaim_spares_job_on_retiring_server() -> None:
     bench = LivelyBench(borrowing_cell(servers=2, lent=3, scenario="ideal"))
     bench.tell(loaded(0.0), submit("other", 10**6, gpus_per_worker=4), submit("j", 100_000, (4, 8)))
     bench.rounds(1, 1)
@@ -61,7 +61,7 @@ def test_a_reclaim_preempts_no_job_that_can_stay_on_a_server_that_an_operator_re
 
 
 @pytest.mark.parametrize("scenario", get_args(Scenario))
-def test_a_job_on_training_servers_spreads_to_loaned_ones_that_are_as_fast(scenario: Scenario) -> None:
+def test_job_spreads_to_equally_fast_loaned_servers(scenario: Scenario) -> None:
     bench = LivelyBench(borrowing_cell(servers=1, lent=3, scenario=scenario))
     bench.tell(loaded(0.0), submit("j", 100_000, (2, 8)))
     bench.rounds(1, 2)
@@ -76,7 +76,7 @@ def test_a_job_on_training_servers_spreads_to_loaned_ones_that_are_as_fast(scena
     assert bench.job("j")["members"] == {"s0": 4}
 
 
-def test_a_job_on_loaned_servers_spreads_to_training_ones_that_are_as_fast() -> None:
+def test_job_spreads_to_equally_fast_training_servers() -> None:
     bench = lent()
     bench.tell(submit("j", 10_000, (4, 16)))
     bench.rounds(1, 1)
@@ -86,7 +86,7 @@ def test_a_job_on_loaned_servers_spreads_to_training_ones_that_are_as_fast() -> 
     assert bench.job("j")["workers"] == 8
 
 
-def test_a_zone_says_how_it_is_staffed_and_what_is_next() -> None:
+def test_zone_reports_staffing_and_next_reclaim() -> None:
     bench = lent()
     bench.tell(
         submit("firm", 60_000, (4, 4)), submit("solid", 30_000, (3, 3)), submit("roomy", 90_000, (2, 5))
@@ -101,7 +101,7 @@ def test_a_zone_says_how_it_is_staffed_and_what_is_next() -> None:
     assert said.on_loan == 3
 
 
-def test_nothing_new_is_said_more_often_than_every_ten_rounds_or_where_nothing_has_changed() -> None:
+def test_staffing_is_reported_at_most_every_ten_rounds() -> None:
     bench = lent()
     bench.tell(submit("a", 60_000))
     bench.rounds(1, 1)
@@ -116,7 +116,7 @@ def test_nothing_new_is_said_more_often_than_every_ten_rounds_or_where_nothing_h
     assert bench.send(tick(31 * INTERVAL_S)) == []
 
 
-def test_what_it_says_of_the_next_reclaim_is_what_the_reclaim_does() -> None:
+def test_predicted_reclaim_matches_actual_one() -> None:
     bench = lent()
     bench.tell(submit("own", 300, (4, 4)), submit("wide", 60_000, (4, 4)), submit("other", 90_000, (3, 3)))
     bench.rounds(1, 1)
@@ -131,7 +131,7 @@ def test_what_it_says_of_the_next_reclaim_is_what_the_reclaim_does() -> None:
     assert cleared.spared_jobs == len(two_more.preempts) - len(one_more.preempts) == 1
 
 
-def test_a_server_that_is_wanted_back_is_not_counted_again() -> None:
+def test_reclaimed_server_is_not_counted_again() -> None:
     bench = lent()
     bench.tell(submit("firm", 60_000, (4, 4)), submit("other", 90_000, (4, 4)))
     bench.rounds(1, 1)
@@ -140,7 +140,7 @@ def test_a_server_that_is_wanted_back_is_not_counted_again() -> None:
     assert [(said.on_loan, said.harmless_returns) for said in staffed(bench)] == [(3, 2), (2, 1)]
 
 
-def test_a_job_is_not_preempted_where_workers_on_training_servers_can_stand_in_for_its_base_demand() -> None:
+def test_base_workers_are_replaced_instead_of_preemption() -> None:
     bench = LivelyBench(borrowing_cell(servers=1, lent=3))
     bench.tell(loaded(0.0), offered("i0"), submit("j", 90_000, (4, 8)))
     bench.rounds(1, 1)

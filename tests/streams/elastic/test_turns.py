@@ -32,7 +32,7 @@ from tests.support.elastic import (
 from tests.support.room import limit_room
 
 
-def test_only_the_servers_that_will_be_free_first_are_held():
+def test_only_servers_free_first_are_held():
     bench = zone_of(servers=3)
     bench.send(
         *(
@@ -69,7 +69,7 @@ def test_the_turn_goes_from_user_to_user():
     assert turns == ["bob-0", "ann-0", "cid-0", "bob-1", "ann-1", "bob-2"]
 
 
-def test_who_has_the_turn_keeps_it_until_it_starts():
+def test_turn_lasts_until_job_starts():
     bench = zone_of()
     first = orders(bench.send(submit("first", 90_000, (4, 4), user="ann"), tick(60.0)))
     second = orders(bench.send(submit("second", 900, (4, 4), user="bob"), tick(120.0)))
@@ -86,7 +86,7 @@ def test_who_has_the_turn_keeps_it_until_it_starts():
     assert list(turns_of(bench)) == ["another"]
 
 
-def test_a_job_that_becomes_impatient_in_a_zone_where_nothing_happens_is_given_the_turn():
+def test_impatient_job_in_idle_zone_gets_turn():
     bench = zone_of()
     bench.send(submit("long", 90_000, (5, 5)), tick(60.0))
     bench.send(submit("wide", 900, (8, 8)), tick(120.0))
@@ -100,7 +100,7 @@ def test_a_job_that_becomes_impatient_in_a_zone_where_nothing_happens_is_given_t
     )
 
 
-def test_other_servers_are_held_where_one_leaves_and_quotes_know_no_more_of_it():
+def test_held_servers_change_when_one_leaves():
     bench = zone_of()
     run = orders(
         bench.send(submit("a", 3_000, gpus_per_worker=3), submit("b", 9_000, gpus_per_worker=3), tick(60.0))
@@ -120,7 +120,7 @@ def test_other_servers_are_held_where_one_leaves_and_quotes_know_no_more_of_it()
     assert turns_of(bench) == {"wide": ("s0" if held == "s1" else "s1",)}
 
 
-def test_a_job_whose_workers_would_be_too_many_on_loaned_servers_waits_for_training_servers():
+def test_job_exceeding_loaned_workers_awaits_training_servers():
     """400 workers are 1,200 on T4 servers, of which a job may have 1,024."""
     bench = ElasticBench()
     cell = elastic_cell(7, lendable=24, patience_s=PATIENCE_S)
@@ -155,7 +155,7 @@ def test_a_quote_counts_who_has_the_turn():
     assert quoted.evidence.start_s > 90_000 / 8 + 180_000 / 8
 
 
-def test_a_quote_counts_on_servers_that_are_not_held():
+def test_quote_uses_unheld_servers():
     bench = zone_of()
     bench.send(
         *(submit(f"j{number}", work_s, gpus_per_worker=3) for number, work_s in enumerate((9_000, 30_000)))
@@ -175,7 +175,7 @@ def test_a_quote_counts_on_servers_that_are_not_held():
     assert starts[1] > 9_000
 
 
-def test_a_quote_counts_jobs_whose_patience_ends_before_the_start():
+def test_quote_counts_jobs_becoming_impatient_before():
     bench = zone_of()
     bench.send(submit("runs", 8 * 3_000, (8, 8), user="ann"), tick(60.0))
     longer = [submit(f"long-{number}", 8 * 9_000, (8, 8), user=f"u{number}") for number in range(10)]
@@ -196,7 +196,7 @@ def test_schemes_that_are_compared_with_give_no_turns(scheme):
     assert turns_of(bench) == {}
 
 
-def test_users_who_come_later_have_no_turn_before_a_job_whose_user_has_had_one():
+def test_later_users_get_no_earlier_turn():
     bench = zone_of()
     bench.send(submit("runs", 8 * 900_000, (8, 8), user="bob"), tick(60.0))
     bench.send(submit("first", 8 * 900, (8, 8)), submit("second", 8 * 900, (8, 8)))
@@ -208,7 +208,7 @@ def test_users_who_come_later_have_no_turn_before_a_job_whose_user_has_had_one()
     assert list(turns_of(bench)) == ["second"]
 
 
-def test_a_job_that_could_not_start_for_a_while_is_the_next_that_is_given_a_turn():
+def test_long_unstartable_job_gets_next_turn():
     bench = zone_of()
     bench.send(submit("runs", 4 * 900_000, (4, 4), user="bob"), tick(60.0))
     bench.send(submit("wide", 8 * 900, (8, 8), user="ann"))
@@ -222,7 +222,7 @@ def test_a_job_that_could_not_start_for_a_while_is_the_next_that_is_given_a_turn
     assert list(turns_of(bench)) == ["wide"]
 
 
-def test_one_user_fills_no_more_of_a_cell_than_is_left_for_others():
+def test_one_user_leaves_room_for_others():
     bench = Bench()
     bench.send(elastic_cell(), tick(0.0))
     limit_room(bench.cell, bench.cell.configuration.live_jobs_bytes // 100)

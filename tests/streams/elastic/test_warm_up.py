@@ -7,7 +7,7 @@ from streams.policies.elastic.warm_up import story
 from tests.support.cells import Bench
 
 
-def test_the_warm_up_scales_jobs_by_each_scheme_and_gives_a_server_back():
+def test_warm_up_scales_by_each_scheme_and_reclaims():
     bench = Bench(cell=Cell("elastic"))
     outcomes = bench.send(*story())
     started = {o.job_id: o.workers for o in outcomes if isinstance(o, JobResized)}

@@ -70,7 +70,7 @@ def run(bench: ElasticBench, outcomes: list[Outcome]) -> list[WorkersAssigned]:
 
 
 class TestStarting:
-    def test_a_job_is_queued_at_once_and_started_by_the_next_round(self, bench):
+    def test_job_queues_at_once_and_starts_next_round(self, bench):
         (queued,) = bench.send(submit("j"))
         assert isinstance(queued, JobAdmitted)
         assert (queued.reason, queued.payment_micros) == ("queued", 0)
@@ -83,7 +83,7 @@ class TestStarting:
         assert order.resumes
         assert order.expected_samples_per_s == 1.0
 
-    def test_all_members_of_a_job_get_the_same_command(self, bench):
+    def test_members_of_job_get_same_command(self, bench):
         bench.send(submit("j", workers=(6, 6)))
         orders = assigned(bench.send(tick(60.0)))
         assert [order.node for order in orders] == ["s0", "s1"]
@@ -94,7 +94,7 @@ class TestStarting:
         bench.send(submit("long", 900, (8, 8)), submit("short", 90, (8, 8)))
         assert resized(bench.send(tick(60.0))) == [("short", "started", 8)]
 
-    def test_a_job_that_fits_nowhere_now_waits_and_lets_others_pass(self, bench):
+    def test_job_that_does_not_fit_lets_others_pass(self, bench):
         bench.send(submit("first", 10, (5, 5)), tick(60.0), submit("large", 60, (5, 5)), submit("small", 600))
         assert resized(bench.send(tick(120.0))) == [("small", "started", 1)]
 
@@ -109,7 +109,7 @@ class TestStarting:
 
 
 class TestSlowServers:
-    def test_of_slower_servers_those_are_used_on_which_a_job_has_not_too_many_workers(self):
+    def test_slower_servers_are_used_within_worker_limit(self):
         cell, slowest = elastic_cell(5), GpuType(name="K80", samples_per_s=4.0 / 100, memory_gib=64.0, gpus=4)
         own = cell.zones[0]
         nodes = (
@@ -127,7 +127,7 @@ class TestSlowServers:
 
 class TestScatteredRoom:
     @pytest.mark.parametrize("scheme", ["lyra", "afs", "pollux"])
-    def test_jobs_that_find_no_room_leave_their_gpus_to_others_in_the_same_round(self, scheme):
+    def test_unplaced_jobs_leave_gpus_in_same_round(self, scheme):
         bench = ElasticBench()
         bench.send(elastic_cell(4, scheme=scheme), tick(0.0))
         bench.send(*(submit(f"long-{number}", 90_000, gpus_per_worker=3) for number in range(4)))
@@ -139,7 +139,7 @@ class TestScatteredRoom:
         assert sorted(changes) == [(f"small-{number}", "started", 1) for number in range(4)]
 
     @pytest.mark.parametrize("scheme", ["fifo", "gandiva"])
-    def test_where_order_is_kept_a_job_that_finds_no_room_holds_up_all_later_ones(self, scheme):
+    def test_strict_order_blocks_later_jobs(self, scheme):
         bench = ElasticBench()
         bench.send(elastic_cell(4, scheme=scheme), tick(0.0))
         bench.send(*(submit(f"long-{number}", 90_000, gpus_per_worker=3) for number in range(4)))
@@ -147,7 +147,7 @@ class TestScatteredRoom:
         bench.send(submit("first"), submit("wide", 10, gpus_per_worker=2), submit("last"))
         assert resized(bench.send(tick(120.0))) == [("first", "started", 1)]
 
-    def test_of_wide_jobs_as_many_start_as_there_is_room_for(self):
+    def test_wide_jobs_start_as_room_allows(self):
         bench = ElasticBench()
         bench.send(elastic_cell(5), tick(0.0))
         bench.send(*(submit(f"long-{number}", 90_000, gpus_per_worker=3) for number in range(4)))
@@ -160,7 +160,7 @@ class TestScatteredRoom:
             *((f"small-{number}", "started", 1) for number in range(4)),
         ]
 
-    def test_flexible_workers_make_way_on_the_servers_where_they_are_in_the_way(self, bench):
+    def test_flexible_workers_are_released_where_needed(self, bench):
         # Each server has two workers that its jobs cannot lose and two that they can.
         bench.send(*(submit(name, 60_000, (2, 4)) for name in ("a", "b")))
         run(bench, bench.send(tick(60.0)))
@@ -169,7 +169,7 @@ class TestScatteredRoom:
         assert ("pair", "started", 1) in changes
         assert sum(workers for name, _, workers in changes if name in "ab") == 6
 
-    def test_workers_that_find_no_room_leave_their_gpus_to_other_jobs_in_the_same_round(self, bench):
+    def test_unplaced_workers_leave_gpus_to_other_jobs(self, bench):
         bench.send(*(submit(name, 900_000, (3, 3)) for name in ("a", "b")))
         run(bench, bench.send(tick(60.0)))
         assert [bench.described["nodes"][server]["free"] for server in ("s0", "s1")] == [0, 2]
@@ -178,7 +178,7 @@ class TestScatteredRoom:
 
 
 class TestScaling:
-    def test_an_elastic_job_has_all_idle_servers_until_another_needs_them(self, bench):
+    def test_elastic_job_uses_idle_servers_until_needed(self, bench):
         bench.send(submit("j", 6_000, (2, 8)))
         first = bench.send(tick(60.0))
         assert resized(first) == [("j", "started", 8)]
@@ -190,7 +190,7 @@ class TestScaling:
         assert change.facts == {"case": "jobs_waited", "jobs": 1}
         assert all(order.generation == 2 and not order.resumes for order in assigned(outcomes)[:2])
 
-    def test_it_is_given_them_back_when_the_other_ends(self, bench):
+    def test_elastic_job_regrows_after_other_ends(self, bench):
         bench.send(submit("j", 6_000, (2, 8)), submit("other", 60, (4, 4)))
         orders = run(bench, bench.send(tick(60.0)))
         (other,) = [order for order in orders if order.job_id == "other"]
@@ -201,7 +201,7 @@ class TestScaling:
         survivors = {order.node for order in orders if order.job_id == "j"}
         assert assigned(outcomes)[0].members[0].node in survivors, "whoever knows the job's state leads"
 
-    def test_a_server_that_a_job_leaves_is_told_and_others_go_on_without_it(self, bench):
+    def test_left_server_gets_release_and_others_continue(self, bench):
         bench.send(submit("j", 6_000, (4, 8)))
         run(bench, bench.send(tick(60.0)))
         bench.send(submit("other", 60, (4, 4)))
@@ -212,13 +212,13 @@ class TestScaling:
         assert stays.node != leaver.node
         assert not bench.zone.free_to_leave([leaver.node]), "until its workers are gone, whoever else comes"
 
-    def test_no_job_is_resized_before_its_workers_have_formed(self, bench):
+    def test_job_is_resized_only_after_forming(self, bench):
         bench.send(submit("j", 6_000, (2, 8)))
         bench.send(tick(60.0))
         bench.send(submit("other", 600, (3, 3)))
         assert resized(bench.send(tick(120.0))) == []
 
-    def test_a_job_without_linear_scaling_gets_no_workers_that_bring_it_nothing(self, bench):
+    def test_useless_workers_are_not_assigned(self, bench):
         flat = (1.0, 1.9, 1.9, 1.9)
         bench.send(submit("flat", 6_000, (1, 4), speedup=flat))
         outcomes = bench.send(tick(60.0))
@@ -227,7 +227,7 @@ class TestScaling:
 
 
 class TestEnding:
-    def test_a_job_is_over_when_no_node_has_a_worker_of_it(self, bench):
+    def test_job_ends_when_all_nodes_report(self, bench):
         bench.send(submit("j", 60, (6, 6)))
         leader, other = run(bench, bench.send(tick(60.0)))
         assert bench.send(finished(leader)) == []
@@ -245,7 +245,7 @@ class TestEnding:
         assert bench.send(progressed(other, 60, complete=True)) == []
         return leader, other
 
-    def test_a_member_that_is_done_before_its_leader_is_no_loss(self, bench, done_early):
+    def test_member_done_before_leader_is_not_lost(self, bench, done_early):
         leader, other = done_early
         assert bench.described["nodes"][other.node]["is_busy"], (
             "its GPUs are the job's until the leader has ended"
@@ -255,33 +255,33 @@ class TestEnding:
         assert isinstance(outcome, JobCompleted)
         assert not bench.described["nodes"][other.node]["is_busy"]
 
-    def test_a_leader_that_fails_after_others_were_done_leaves_none_to_wait_for(self, bench, done_early):
+    def test_leader_failing_last_awaits_no_member(self, bench, done_early):
         leader, _ = done_early
         outcomes = bench.send(failed(leader, error="no room for the result"))
         assert resized(outcomes) == [("j", "run_failed", 0)]
         assert released(outcomes) == []
         assert resized(bench.send(tick(120.0))) == [("j", "resumed", 6)]
 
-    def test_a_member_that_was_done_is_not_told_to_go(self, bench, done_early):
+    def test_completed_member_gets_no_release(self, bench, done_early):
         leader, _ = done_early
         outcomes = bench.send(withdraw("j"))
         assert [order.node for order in released(outcomes)] == [leader.node]
         (outcome,) = bench.send(*map(gone, released(outcomes)))
         assert isinstance(outcome, JobWithdrawn)
 
-    def test_a_node_that_is_lost_after_it_was_done_counts_as_lost(self, bench, done_early):
+    def test_completed_node_lost_later_counts_as_lost(self, bench, done_early):
         leader, other = done_early
         outcomes = bench.send(NodeSilent(cell=CELL, node=other.node, silent_s=60.0))
         assert resized(outcomes) == [("j", "node_lost", 0)]
         (outcome,) = bench.send(finished(leader))
         assert isinstance(outcome, JobCompleted), "the leader was done all the same"
 
-    def test_what_is_done_is_told_once(self, bench, done_early):
+    def test_completion_is_decided_once(self, bench, done_early):
         _, other = done_early
         (outcome,) = bench.send(progressed(other, 60, complete=True))
         assert isinstance(outcome, EventIgnored)
 
-    def test_a_job_that_is_done_as_it_is_resized_is_over_all_the_same(self, bench):
+    def test_job_completed_during_resize_is_over(self, bench):
         bench.send(submit("j", 600, (2, 8)), submit("other", 60, (6, 6)))
         orders = run(bench, bench.send(tick(60.0)))
         (job,) = [order for order in orders if order.job_id == "j"]
@@ -300,7 +300,7 @@ class TestEnding:
         assert isinstance(outcome, JobWithdrawn)
         assert resized(bench.send(tick(60.0))) == []
 
-    def test_a_running_job_is_withdrawn_when_its_workers_are_gone(self, bench):
+    def test_running_job_is_withdrawn_after_its_workers_end(self, bench):
         bench.send(submit("j"))
         run(bench, bench.send(tick(60.0)))
         outcomes = bench.send(withdraw("j"))
@@ -312,7 +312,7 @@ class TestEnding:
         (outcome,) = bench.send(gone(order))
         assert isinstance(outcome, JobWithdrawn)
 
-    def test_a_run_that_can_succeed_nowhere_ends_its_job(self, bench):
+    def test_permanently_failed_run_ends_job(self, bench):
         bench.send(submit("j", workers=(6, 6)))
         leader, _ = run(bench, bench.send(tick(60.0)))
         outcomes = bench.send(failed(leader, permanent=True, error="no such dataset"))
@@ -322,7 +322,7 @@ class TestEnding:
         assert isinstance(outcome, JobRefunded)
         assert (outcome.reason, outcome.facts["error"]) == ("run_failed", "no such dataset")
 
-    def test_a_run_that_fails_is_tried_again_three_times_at_most(self, bench):
+    def test_failed_run_is_retried_three_times(self, bench):
         bench.send(submit("j"))
         for attempt, time_s in enumerate((60.0, 120.0, 180.0)):
             (order,) = run(bench, bench.send(tick(time_s)))
@@ -331,7 +331,7 @@ class TestEnding:
                 assert resized(outcomes) == [("j", "run_failed", 0)]
         assert isinstance(outcomes[-1], JobRefunded)
 
-    def test_workers_that_a_node_refuses_have_failed_and_hold_no_gpus(self, bench):
+    def test_refused_workers_fail_and_free_gpus(self, bench):
         bench.send(submit("j"))
         for attempt, time_s in enumerate((60.0, 120.0, 180.0)):
             (order,) = assigned(bench.send(tick(time_s)))
@@ -350,7 +350,7 @@ class TestEnding:
         assert isinstance(outcomes[-1], JobRefunded)
 
     @pytest.mark.parametrize("keeps_checkpoints", [True, False])
-    def test_a_run_that_fails_at_the_same_place_each_time_is_given_up(self, bench, keeps_checkpoints):
+    def test_repeated_failure_at_same_place_ends_job(self, bench, keeps_checkpoints):
         bench.send(submit("j", keeps_checkpoints=keeps_checkpoints))
         failures = 0
         while "j" in bench.described["jobs"]:
@@ -374,7 +374,7 @@ class TestLostNodes:
     def lose(self, bench: ElasticBench, node: str) -> list[Outcome]:
         return bench.send(NodeSilent(cell=CELL, node=node, silent_s=60.0))
 
-    def test_a_job_on_a_lost_node_starts_anew_when_its_other_workers_are_gone(self, bench):
+    def test_job_on_lost_node_restarts_after_others_end(self, bench):
         bench.send(submit("j", 600, (6, 6)))
         leader, _ = run(bench, bench.send(tick(60.0)))
         bench.send(progressed(leader, 120))
@@ -402,7 +402,7 @@ class TestLostNodes:
         (order,) = assigned(outcomes)
         assert (order.node, order.resume_samples, order.generation) == ("s1", 0, 2)
 
-    def test_nothing_is_placed_on_a_node_that_is_down(self, bench):
+    def test_node_down_gets_no_workers(self, bench):
         self.lose(bench, "s0")
         bench.send(submit("j", 600, (4, 4)))
         (order,) = assigned(bench.send(tick(60.0)))
@@ -421,7 +421,7 @@ class TestLeavingServers:
         moved = [o for o in bench.send(gone(order)) if isinstance(o, NodeMoved)]
         assert [(move.node, move.to_zone) for move in moved] == [("s1", None)]
 
-    def test_a_job_that_needs_the_server_keeps_it_where_nobody_waits_for_it(self, bench):
+    def test_job_keeps_server_that_no_reclaim_needs(self, bench):
         bench.send(submit("j", 600, (2, 2)), submit("k", 600, (4, 4)))
         (first, *_) = orders = run(bench, bench.send(tick(60.0)))
         node = orders[-1].node
@@ -430,7 +430,7 @@ class TestLeavingServers:
         assert not bench.zone.free_to_leave([node])
         assert first is not None
 
-    def test_a_server_without_which_a_job_could_never_run_is_kept_until_it_is_over(self, bench):
+    def test_indispensable_server_stays_until_job_ends(self, bench):
         bench.send(submit("j", 60, (6, 6)))
         bench.send(NodeRetired(cell=CELL, node="s1"))
         assert not bench.zone.free_to_leave(["s1"])
@@ -438,7 +438,7 @@ class TestLeavingServers:
         assert isinstance(outcome, JobWithdrawn)
         assert "s1" not in bench.described["nodes"]
 
-    def test_of_two_servers_that_leave_one_stays_if_a_job_could_never_run_without_either(self):
+    def test_one_of_two_indispensable_servers_stays(self):
         bench = ElasticBench()
         bench.send(elastic_cell(3), tick(0.0), submit("all", 60, (12, 12)))
         orders = run(bench, bench.send(tick(60.0)))
@@ -470,7 +470,7 @@ class TestChangedConfigurations:
         assert refused.reason == "breaks_a_promise"
         assert refused.facts == {"zone": ZONE, "case": "server_in_use", "server": "s0"}
 
-    def test_groups_of_servers_may_be_given_up_while_jobs_run(self, bench):
+    def test_server_groups_may_leave_during_jobs(self, bench):
         bench.send(submit("j", 6_000, (2, 8)))
         run(bench, bench.send(tick(60.0)))
         (accepted,) = self.configure(bench, groups_elastic_jobs=False)
@@ -488,13 +488,13 @@ class TestQuotes:
         assert isinstance(answer, JobQuoted)
         return answer
 
-    def test_a_quote_of_an_idle_zone_starts_with_the_next_round(self, bench):
+    def test_quote_of_idle_zone_starts_next_round(self, bench):
         answer = self.ask(bench, work_s=600, workers=(2, 4))
         assert answer.reason == "plan_found"
         evidence = answer.evidence
         assert (evidence.start_s, evidence.earliest_end_s, evidence.latest_end_s) == (60.0, 210.0, 360.0)
 
-    def test_a_quote_waits_for_running_jobs_and_shorter_ones(self, bench):
+    def test_quote_waits_for_running_and_shorter_jobs(self, bench):
         bench.send(submit("runs", 800, (8, 8)))
         run(bench, bench.send(tick(60.0)))
         bench.send(submit("shorter", 80, (8, 8)), submit("longer", 8_000, (8, 8)))
@@ -504,14 +504,14 @@ class TestQuotes:
         # takes 10 s: then it is the turn of the next round.
         assert evidence.start_s == 240.0
 
-    def test_a_quote_counts_on_flexible_workers_to_make_way(self, bench):
+    def test_quote_counts_flexible_workers_as_free(self, bench):
         bench.send(submit("grows", 90_000, (1, 8)))
         run(bench, bench.send(tick(60.0)))
         assert self.ask(bench, work_s=60).evidence.start_s == 120.0
         bench.send(submit("j", 60))
         assert ("j", "started", 1) in resized(bench.send(tick(120.0)))
 
-    def test_a_quote_passes_over_jobs_that_do_not_fit(self, bench):
+    def test_quote_skips_jobs_that_do_not_fit(self, bench):
         bench.send(submit("runs", 90_000, (5, 5)))
         run(bench, bench.send(tick(60.0)))
         bench.send(submit("wide", 80, (8, 8)))
@@ -519,7 +519,7 @@ class TestQuotes:
         bench.send(submit("j", 6_000))
         assert resized(bench.send(tick(120.0))) == [("j", "started", 1)]
 
-    def test_a_quote_counts_servers_that_the_job_may_use_alone(self):
+    def test_quote_counts_exclusively_usable_servers(self):
         bench = ElasticBench()
         slow = Node(id="slow", gpu_type="T4", tariff="flat")
         cell = elastic_cell(1)
@@ -530,11 +530,11 @@ class TestQuotes:
         assert self.ask(bench, work_s=100).evidence.start_s == 300.0
         assert self.ask(bench, work_s=100, fungible=True).evidence.start_s == 120.0
 
-    def test_a_job_too_large_is_told_so(self, bench):
+    def test_oversized_job_gets_reason(self, bench):
         assert self.ask(bench, workers=(9, 9)).reason == "larger_than_the_zone"
 
 
-def test_a_restored_zone_puts_the_jobs_of_a_lost_node_back_in_the_same_order(bench):
+def test_restored_zone_requeues_jobs_in_same_order(bench):
     """Wider jobs are placed first, whenever they came."""
     bench.send(submit("narrow"), submit("wide", gpus_per_worker=2), tick(60.0))
     bench.twin = Cell.unpack(bench.cell.packed())
@@ -542,7 +542,7 @@ def test_a_restored_zone_puts_the_jobs_of_a_lost_node_back_in_the_same_order(ben
     assert lost == [("narrow", "node_lost", 0), ("wide", "node_lost", 0)]
 
 
-def test_a_restored_zone_closes_nodes_in_the_same_order(bench):
+def test_restored_zone_closes_nodes_in_same_order(bench):
     for _ in range(2):
         bench.send(NodeOffline(cell=CELL, node="s0"), NodeOffline(cell=CELL, node="s1"))
         bench.send(
@@ -556,7 +556,7 @@ def test_a_restored_zone_closes_nodes_in_the_same_order(bench):
         assert bench.twin.packed() == bench.cell.packed()
 
 
-def test_a_restored_zone_names_the_same_job_where_it_refuses_a_change():
+def test_restored_zone_names_same_blocking_job():
     bench = ElasticBench()
     sizes = {"a": 2, "b": 3, "c": 2}
     bench.send(elastic_cell(2), tick(0.0))

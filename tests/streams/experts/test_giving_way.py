@@ -101,7 +101,7 @@ class World:
         return [job_id for _, job_id, reason in self.changes if reason == "gave_way"]
 
 
-def test_two_services_of_two_users_that_need_all_devices_have_them_by_turns():
+def test_two_full_services_alternate():
     world = World()
     world.submit("ann", a=endless(4))
     world.step()
@@ -113,7 +113,7 @@ def test_two_services_of_two_users_that_need_all_devices_have_them_by_turns():
     assert all(PATIENCE_S <= gap <= PATIENCE_S + SLACK_S for gap in gaps)
 
 
-def test_a_job_that_gives_way_keeps_its_checkpoint_and_its_record_says_for_whom():
+def test_preempted_job_keeps_checkpoint_and_states_cause():
     world = World()
     world.submit("ann", a=endless(4))
     world.step()
@@ -129,7 +129,7 @@ def test_a_job_that_gives_way_keeps_its_checkpoint_and_its_record_says_for_whom(
     ]
 
 
-def test_users_with_equal_parts_take_nothing_from_each_other():
+def test_users_with_equal_shares_preempt_nothing():
     world = World()
     world.submit("ann", a0=endless(1), a1=endless(1), a2=endless(1))
     world.submit("ben", b0=endless(1), b1=endless(1), b2=endless(1))
@@ -145,7 +145,7 @@ def test_a_user_takes_nothing_from_itself():
     assert world.has == {"a0": 4}
 
 
-def test_a_user_with_ranks_takes_from_one_with_more_until_their_parts_are_equal():
+def test_smaller_user_preempts_until_shares_are_equal():
     world = World()
     world.submit("ann", a0=endless(1), a1=endless(1), a2=endless(1))
     world.submit("ben", b0=endless(1))
@@ -167,7 +167,7 @@ def test_the_fewest_ranks_that_suffice_give_way(ranks: int, expected: list[str])
     assert world.has["b"] == ranks
 
 
-def test_of_several_jobs_those_give_way_that_have_the_fewest_ranks_together():
+def test_jobs_with_fewest_ranks_are_preempted():
     world = World(4)
     world.submit("ann", a0=endless(2), a1=endless(2), a2=endless(3))
     world.step()
@@ -186,7 +186,7 @@ def test_the_users_with_most_ranks_give_way():
     assert world.gave_way() == ["b1"], "one device idles"
 
 
-def test_a_job_that_takes_from_two_users_waits_twice_as_long_and_each_has_its_part_of_the_time():
+def test_preempting_two_users_doubles_the_wait():
     world = World()
     world.submit("ann", a=endless(2))
     world.submit("ben", b=endless(2))
@@ -203,7 +203,7 @@ def test_a_job_that_takes_from_two_users_waits_twice_as_long_and_each_has_its_pa
     assert parts == pytest.approx([1 / 3] * 3, rel=0.1)
 
 
-def test_users_who_take_ranks_from_each_other_do_not_keep_a_job_waiting_that_needs_the_ranks_of_two():
+def test_mutual_preemption_does_not_starve_wide_job():
     world = World(1)
     world.submit("ann", a=endless(1))
     world.step()
@@ -215,7 +215,7 @@ def test_users_who_take_ranks_from_each_other_do_not_keep_a_job_waiting_that_nee
     assert world.times("c", "started")
 
 
-def test_a_job_that_has_begun_only_now_is_left_alone_and_nothing_else_begins_meanwhile():
+def test_just_started_job_is_left_running():
     world = World(3)
     world.submit("ann", a0=training(2), a1=endless(2), a2=training(2))
     world.step()
@@ -235,7 +235,7 @@ def test_a_job_that_has_begun_only_now_is_left_alone_and_nothing_else_begins_mea
     assert world.has == {"b": 6}
 
 
-def test_failures_of_its_own_gain_a_job_no_time():
+def test_own_failures_gain_no_time():
     world = World(1)
     world.submit("ann", a=endless(2))
     world.step()
@@ -253,7 +253,7 @@ def test_failures_of_its_own_gain_a_job_no_time():
     assert gave_way_s - world.times("a", "started")[0] == PATIENCE_S + lost_s
 
 
-def test_a_job_that_has_given_way_comes_after_its_user_s_others():
+def test_preempted_job_follows_users_others():
     world = World()
     world.submit("ann", a0=endless(4), a1=endless(4))
     world.step()
@@ -280,7 +280,7 @@ def waiting_for_its_devices() -> World:
     return world
 
 
-def test_devices_that_have_been_freed_are_held_for_the_job_that_waits_for_them():
+def test_freed_devices_are_held_for_waiting_job():
     world = waiting_for_its_devices()
     world.time_s += STEP_S
     world.send(tick(world.time_s))
@@ -290,7 +290,7 @@ def test_devices_that_have_been_freed_are_held_for_the_job_that_waits_for_them()
     assert world.has == {"b": 4}
 
 
-def test_a_job_of_a_node_that_is_to_leave_does_not_count_on_devices_that_are_held():
+def test_job_of_leaving_node_uses_no_held_devices():
     world = World(3)
     world.submit("ann", a=endless(4))
     world.step()
@@ -308,14 +308,14 @@ def test_a_job_of_a_node_that_is_to_leave_does_not_count_on_devices_that_are_hel
     assert world.has == {"d": 2, "b": 4}
 
 
-def test_when_the_job_is_withdrawn_for_which_others_gave_way_the_next_begins():
+def test_withdrawn_preemptor_lets_next_begin():
     world = waiting_for_its_devices()
     world.send(withdraw("b", "ben"))
     world.step()
     assert world.has == {"c": 1}
 
 
-def test_a_job_that_its_own_user_s_service_leaves_no_room_holds_nobody_up():
+def test_job_blocked_by_own_service_delays_no_other():
     world = World()
     world.submit("ben", b0=endless(1), b1=training(4))
     world.step()
@@ -326,7 +326,7 @@ def test_a_job_that_its_own_user_s_service_leaves_no_room_holds_nobody_up():
         world.end(f"c{number}")
 
 
-def test_no_device_is_kept_for_a_job_that_nobody_gives_the_others_to():
+def test_device_is_not_held_without_preemptable_rest():
     world = World()
     world.submit("ann", a=endless(2))
     world.submit("ben", b0=endless(1), b1=training(2))

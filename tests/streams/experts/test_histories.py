@@ -283,7 +283,7 @@ def check_end(history: History) -> None:
         generations[command.job_id] = command.generation
 
 
-def test_every_job_of_known_histories_ends_and_in_them_placements_change_and_jobs_give_way() -> None:
+def test_jobs_of_histories_end_with_placements_and_preemptions() -> None:
     histories = [check(seed) for seed in KNOWN]
     placements = sum((history.placements for history in histories), Counter[str]())
     assert min(placements[reason] for reason in ("initial", "popularity_shifted", "devices_changed")) >= 3

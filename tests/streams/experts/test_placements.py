@@ -46,7 +46,7 @@ class Served(Script):
         return [outcome for outcome in outcomes if isinstance(outcome, PlacementDecided)]
 
 
-def test_the_profile_gives_every_member_the_first_placement_of_all_layers():
+def test_profile_gives_all_members_first_placement():
     script = Served()
     decision, *placed = script.profile()
     assert (decision.reason, decision.revision) == ("initial", 1)
@@ -61,7 +61,7 @@ def test_the_profile_gives_every_member_the_first_placement_of_all_layers():
     assert placed[0].layers == placed[1].layers == tuple(layer.placement for layer in decision.layers)
 
 
-def test_a_shift_that_lasts_is_followed_in_the_layers_where_it_is():
+def test_lasting_shift_moves_experts_of_its_layers():
     script = Served()
     script.profile()
     assert script.send(routed(script.leader, SKEWED, EVEN, revision=1)) == []
@@ -94,20 +94,20 @@ def test_a_layer_cools_down_after_a_change():
     assert decision.reason == "popularity_shifted"
 
 
-def test_without_a_profile_stage_the_first_report_stands_for_it():
+def test_first_report_replaces_missing_profile():
     script = Script()
     leader, _ = script.start("a", serving(4, profile_batches=0))
     decision, *_ = script.send(routed(leader, SKEWED))
     assert (decision.reason, decision.revision) == ("initial", 1)
 
 
-def test_with_one_nothing_is_placed_before_it_is_over():
+def test_nothing_is_placed_before_profile_ends():
     script = Served()
     assert script.send(routed(script.leader, SKEWED, EVEN)) == []
     assert script.decided(script.profile())
 
 
-def test_a_service_that_has_lost_ranks_begins_where_popularity_is_by_then():
+def test_service_with_fewer_ranks_starts_at_present_popularity():
     script = Served()
     script.profile()
     script.send(routed(script.leader, TURNED, EVEN, revision=1, samples_done=80))
@@ -126,7 +126,7 @@ def test_a_service_that_has_lost_ranks_begins_where_popularity_is_by_then():
     assert script.decided(script.profile()) == [], "its profile is a report like others"
 
 
-def test_a_job_that_trains_reports_and_nothing_is_placed():
+def test_training_reports_place_nothing():
     script = Script()
     (leader,) = script.start("a", training())
     assert script.send(routed(leader, SKEWED, samples_done=320)) == []
@@ -158,7 +158,7 @@ def test_other_settings_hold_from_the_next_report_on():
     ],
     ids=["layers", "experts", "revision", "profile"],
 )
-def test_a_report_that_does_not_fit_what_is_known_changes_nothing(report, facts):
+def test_mismatched_report_changes_nothing(report, facts):
     script = Served()
     script.profile()
     (ignored,) = script.send(report(script.leader))
@@ -167,13 +167,13 @@ def test_a_report_that_does_not_fit_what_is_known_changes_nothing(report, facts)
     assert facts.items() <= ignored.facts.items()
 
 
-def test_only_the_leader_tells_of_routing():
+def test_only_the_leader_reports_routing():
     script = Served()
     (ignored,) = script.send(profiled(script.other, SKEWED, EVEN))
     assert ignored.reason == "unusable_report"
 
 
-def test_reports_of_a_generation_that_is_over_change_nothing():
+def test_report_of_ended_generation_changes_nothing():
     script = Served()
     script.profile()
     script.send(finished(script.leader))
@@ -186,7 +186,7 @@ def test_reports_of_a_generation_that_is_over_change_nothing():
     [([(1,) * 17], "too_many_experts"), ([(1,) * 8] * 129, "too_many_slots")],
     ids=["experts", "layers"],
 )
-def test_what_cannot_be_placed_is_not_and_the_service_goes_on(counts, case):
+def test_unplaceable_experts_stay_and_service_continues(counts, case):
     script = Script()
     leader, other = script.start(
         "a", serving(4) if len(counts) == 1 else serving(4, most_experts_per_device=32)
@@ -198,7 +198,7 @@ def test_what_cannot_be_placed_is_not_and_the_service_goes_on(counts, case):
     assert kinds(script.send(finished(leader))) == [JobCompleted]
 
 
-def test_where_a_snapshot_has_no_room_popularity_is_not_kept():
+def test_popularity_beyond_snapshot_room_is_dropped():
     script = Served()
     for cell in (script.bench.cell, script.bench.twin):
         limit_room(cell, 1_500)
@@ -209,7 +209,7 @@ def test_where_a_snapshot_has_no_room_popularity_is_not_kept():
 
 
 @pytest.mark.parametrize(("experts", "most"), [(8, 2), (256, 64), (4, 64)])
-def test_popularity_takes_no_more_of_a_snapshot_than_is_counted(experts, most):
+def test_popularity_stays_within_counted_bytes(experts, most):
     workload = serving(4, most_experts_per_device=most)
     script = Script()
     leader, _ = script.start("a", workload)
@@ -225,7 +225,7 @@ def test_popularity_takes_no_more_of_a_snapshot_than_is_counted(experts, most):
     assert rule_of(moe_zone().policy).lasting_reports == 2
 
 
-def test_layers_that_take_too_much_to_send_follow_one_after_another(monkeypatch):
+def test_layers_too_large_to_send_follow_later(monkeypatch):
     monkeypatch.setattr(popularity, "MOST_COMMANDED_SLOTS", 2 * 4 * 4)
     rule = DriftRule(newest_weight=1.0, lasting_reports=1, cool_down_s=0.0, least_tokens_per_device=1)
     known = Popularity.unknown(3, 8, rule, DeviceGroup(4, 4))
@@ -236,7 +236,7 @@ def test_layers_that_take_too_much_to_send_follow_one_after_another(monkeypatch)
     assert known.revision == 3
 
 
-def test_a_count_that_false_reports_have_brought_to_its_end_stays_there_and_is_kept():
+def test_saturated_count_stays_at_its_bound():
     rule, cluster = rule_of(moe_zone().policy), DeviceGroup(4, 4)
     known = Popularity.unknown(1, 8, rule, cluster)
     known.begin((LayerRouting(tokens=SKEWED),), 0.0, nodes=2)

@@ -77,7 +77,7 @@ class Users:
 @pytest.mark.slow
 @settings(deadline=None, max_examples=examples(200))
 @given(st.integers(0, 2**32))
-def test_every_job_that_ends_begins_in_time_beside_services_that_never_do(seed: int):
+def test_finite_jobs_start_next_to_endless_services(seed: int):
     users = Users(random.Random(seed))
     for _ in range(int(4 * users.bound_s / STEP_S)):
         users.step()

@@ -86,7 +86,7 @@ def changes(outcomes: list[Outcome]) -> list[str]:
     return [outcome.reason for outcome in outcomes if isinstance(outcome, RanksChanged)]
 
 
-def test_a_job_is_queued_and_gets_a_rank_per_device_when_the_clock_moves_on():
+def test_job_queues_and_gets_ranks_at_tick():
     script = Script()
     (admitted,) = script.send(submit("a", serving(3)))
     assert isinstance(admitted, JobAdmitted)
@@ -108,7 +108,7 @@ def test_a_job_larger_than_the_zone_is_rejected():
     assert rejected.facts == {"ranks": 5, "own_devices": 4}
 
 
-def test_a_job_is_completed_once_all_of_its_nodes_are_through():
+def test_job_completes_after_all_nodes():
     script = Script()
     leader, other = script.start("a", training(4))
     assert script.send(progressed(other, 1_000, complete=True)) == []
@@ -117,7 +117,7 @@ def test_a_job_is_completed_once_all_of_its_nodes_are_through():
     assert completed.samples_done == 1_000
 
 
-def test_a_job_is_not_over_before_its_last_node_is_through_and_its_devices_are_held_so_long():
+def test_devices_are_held_until_last_node_reports():
     script = Script()
     leader, other = script.start("a", training(4))
     assert script.send(finished(leader)) == []
@@ -141,7 +141,7 @@ def test_two_users_take_turns():
     assert order == ["b1", "a1", "b2", "a2", "a3"] or order == ["a1", "b1", "a2", "b2", "a3"]
 
 
-def test_smaller_jobs_pass_one_that_needs_more_than_idles_but_only_so_often():
+def test_smaller_jobs_pass_larger_limited_times():
     script = Script()
     running = [script.start(f"r{number}", training(2))[0] for number in (0, 1)]
     script.send(submit("large", training(4), "large"))
@@ -162,7 +162,7 @@ def test_smaller_jobs_pass_one_that_needs_more_than_idles_but_only_so_often():
     assert {command.job_id for command in assigned(script.pass_time())} == {"large"}
 
 
-def test_a_job_that_needs_a_node_that_is_down_holds_nobody_up():
+def test_job_needing_down_node_delays_no_other():
     script = Script()
     script.send(NodeSilent(cell=CELL, node="n1", silent_s=60.0))
     script.send(submit("large", training(4), "large"))
@@ -173,7 +173,7 @@ def test_a_job_that_needs_a_node_that_is_down_holds_nobody_up():
     assert {command.job_id for command in assigned(script.pass_time())} == {"large"}
 
 
-def test_a_lost_node_ends_the_generation_and_the_next_begins_elsewhere_once_the_others_are_gone():
+def test_lost_node_ends_generation_and_next_begins():
     script = Script(3)
     leader, other = script.start("a", training(3))
     script.send(progressed(leader, 400))
@@ -191,7 +191,7 @@ def test_a_lost_node_ends_the_generation_and_the_next_begins_elsewhere_once_the_
     assert resumed[0].resume_samples == 350, "as far as its checkpoint"
 
 
-def test_an_executor_that_has_begun_anew_has_lost_its_ranks():
+def test_restarted_executor_has_lost_its_ranks():
     script = Script(1)
     script.start("a")
     outcomes = script.send(online("n0"))
@@ -199,7 +199,7 @@ def test_an_executor_that_has_begun_anew_has_lost_its_ranks():
     assert changes(script.pass_time()) == ["resumed"]
 
 
-def test_jobs_of_a_lost_node_lose_their_ranks_in_the_order_of_submission_also_in_a_restored_cell():
+def test_jobs_of_lost_node_end_in_submission_order():
     script = Script(1)
     (first,) = script.start("a", training(1))
     script.start("b", training(1))
@@ -210,7 +210,7 @@ def test_jobs_of_a_lost_node_lose_their_ranks_in_the_order_of_submission_also_in
     assert [command.job_id for command in released(outcomes)] == ["a", "b"]
 
 
-def test_a_failed_run_begins_anew_and_is_given_up_after_three_without_progress():
+def test_failed_run_restarts_up_to_three_times():
     script = Script()
     for attempt in range(MOST_FAILURES):
         commanded = script.start("a", training(3)) if attempt == 0 else assigned(script.pass_time())
@@ -239,7 +239,7 @@ def test_failures_before_progress_do_not_count():
     assert command.generation == 2 * MOST_FAILURES
 
 
-def test_progress_beyond_all_of_the_work_counts_as_all_of_it():
+def test_progress_beyond_work_counts_as_all():
     script = Script()
     (command,) = script.start("a")
     script.send(progressed(command, 2 * 10**12))
@@ -273,7 +273,7 @@ def test_a_refused_command_counts_as_a_failed_run():
     assert [command.node for command in released(outcomes)] == [leader.node]
 
 
-def test_a_leader_that_ends_its_run_with_work_left_is_started_anew():
+def test_leader_ending_early_is_restarted():
     script = Script()
     leader, _ = script.start("a", training(3))
     outcomes = script.send(progressed(leader, 300, complete=True))
@@ -282,7 +282,7 @@ def test_a_leader_that_ends_its_run_with_work_left_is_started_anew():
     assert assigned(script.pass_time())[0].resume_samples == 300
 
 
-def test_a_withdrawn_job_is_over_when_its_ranks_are_gone():
+def test_withdrawn_job_ends_after_its_ranks():
     script = Script()
     script.start("a", training(3))
     outcomes = script.send(withdraw("a"))
@@ -297,7 +297,7 @@ def test_a_withdrawn_job_is_over_when_its_ranks_are_gone():
     assert kinds(script.send(withdraw("b", "ben"))) == [JobWithdrawn], "it had none"
 
 
-def test_work_that_was_done_before_the_release_was_heard_counts():
+def test_work_done_before_release_counts():
     script = Script(2)
     leader, other = script.start("a", training(3))
     outcomes = script.send(NodeSilent(cell=CELL, node=other.node, silent_s=60.0))
@@ -320,7 +320,7 @@ def test_a_service_ends_at_its_time():
     assert completed.samples_done == 70
 
 
-def test_a_service_whose_time_is_over_before_it_had_devices_is_refunded():
+def test_service_expired_without_devices_is_refunded():
     script = Script(1)
     script.start("a")
     script.send(submit("b", serving(2, None, until_s=50.0)))
@@ -328,7 +328,7 @@ def test_a_service_whose_time_is_over_before_it_had_devices_is_refunded():
     assert (refunded.job_id, refunded.reason) == ("b", "time_over")
 
 
-def test_a_cordoned_node_keeps_its_job_and_gets_no_other():
+def test_cordoned_node_keeps_only_its_job():
     script = Script(1)
     (command,) = script.start("a")
     script.send(NodeCordoned(cell=CELL, node="n0"))
@@ -339,7 +339,7 @@ def test_a_cordoned_node_keeps_its_job_and_gets_no_other():
     assert assigned(script.pass_time())[0].job_id == "b"
 
 
-def test_a_job_is_preempted_from_a_node_that_is_to_leave_if_there_is_room_elsewhere():
+def test_job_leaves_leaving_node_if_room_exists():
     script = Script()
     script.start("a")
     outcomes = script.send(NodeRetired(cell=CELL, node="n0"))
@@ -352,7 +352,7 @@ def test_a_job_is_preempted_from_a_node_that_is_to_leave_if_there_is_room_elsewh
     assert (resumed.node, resumed.resume_samples) == ("n1", 250)
 
 
-def test_without_room_elsewhere_a_job_stays_until_there_is():
+def test_job_without_alternative_stays_on_leaving_node():
     script = Script()
     (first,) = script.start("a")
     (second,) = script.start("b")
@@ -363,7 +363,7 @@ def test_without_room_elsewhere_a_job_stays_until_there_is():
     assert released(outcomes)[0].node == first.node
 
 
-def test_a_node_that_an_admitted_job_needs_stays_until_that_is_over():
+def test_node_needed_by_admitted_job_stays():
     script = Script()
     script.send(submit("large", training(4)))
     script.send(NodeRetired(cell=CELL, node="n1"))
@@ -375,7 +375,7 @@ def test_a_node_that_an_admitted_job_needs_stays_until_that_is_over():
     assert rejected.reason == "larger_than_the_zone"
 
 
-def test_a_server_on_loan_is_used_and_given_back_when_it_is_wanted():
+def test_loaned_server_is_used_and_returned():
     script = Script(1, lendable=2)
     script.send(InferenceLoadReported(cell=CELL, zone=LENDER, time_s=0.0, load=0.0))
     script.send(CapacityOffered(cell=CELL, zone=LENDER, offer_id="offer", servers=("i0",)), online("i0"))
@@ -403,7 +403,7 @@ def test_a_stale_report_changes_nothing():
         assert ignored.reason == "stale_report"
 
 
-def test_the_zone_is_told_when_it_has_changed_and_once_in_an_interval():
+def test_zone_state_is_reported_on_change_and_interval():
     script = Script()
     (leader, _) = script.start("a", serving(3))
     told = [o for o in script.pass_time(20.0) if isinstance(o, ZoneServed)]
@@ -419,7 +419,7 @@ def test_the_zone_is_told_when_it_has_changed_and_once_in_an_interval():
     assert not any(isinstance(o, ZoneServed) for o in script.pass_time(20.0))
 
 
-def test_jobs_are_cell_full_when_a_user_would_leave_no_room_for_others():
+def test_user_exceeding_room_gets_cell_full():
     script = Script()
     for cell in (script.bench.cell, script.bench.twin):
         limit_room(cell, 6_000)
@@ -443,7 +443,7 @@ def test_the_largest_placement_fits_a_record(nodes):
     assert max(len(decision.encoded or b"") for decision in script.bench.decisions) < MAX_VALUE_BYTES // 2
 
 
-def test_the_warm_up_places_experts_and_places_them_anew():
+def test_warm_up_places_experts_twice():
     bench = Bench(cell=Cell("experts"))
     reasons = [o.reason for o in bench.send(*story()) if type(o).__name__ == "PlacementDecided"]
     assert reasons[:2] == ["initial", "popularity_shifted"]

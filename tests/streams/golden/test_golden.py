@@ -21,7 +21,7 @@ def test_the_committed_ledger_gives_the_committed_state() -> None:
     )
 
 
-def test_it_holds_every_turn_that_a_job_may_take() -> None:
+def test_golden_ledger_has_every_turn_of_job() -> None:
     _, decisions = fold()
     found = {(type(d.outcome), getattr(d.outcome, "reason", None)) for d in decisions}
     assert found >= {

@@ -257,7 +257,7 @@ def check_commands(history: History) -> None:
             generations[order.job_id] = command.generation, command.task_id
 
 
-def test_every_job_of_known_histories_ends_and_they_have_tasks_of_all_modes() -> None:
+def test_jobs_of_histories_end_with_all_modes() -> None:
     histories = [check(seed) for seed in KNOWN]
     modes = {command.mode for history in histories for command in history.assigned}
     assert modes == {"normal", "temporal", "spatial"}

@@ -171,7 +171,7 @@ def seconds_per_step(script: Script) -> set[float]:
     return {steps[0].step_s for steps in script.ask().problem.step_tables}
 
 
-def test_a_job_has_done_no_more_than_all_of_its_work_whatever_is_reported() -> None:
+def test_reported_progress_is_bounded_by_work() -> None:
     script = Script()
     script.ready("a")
     script.plan(share("a"))
@@ -184,7 +184,7 @@ def test_a_job_has_done_no_more_than_all_of_its_work_whatever_is_reported() -> N
 
 
 @pytest.mark.parametrize("case", NO_TIME)
-def test_from_steps_that_take_no_time_nothing_is_learned(case: str) -> None:
+def test_steps_without_duration_are_ignored(case: str) -> None:
     script = Script()
     script.send(submit("a", accuracy=None))
     script.send(script.profile("a", steps=(NO_TIME[case],)))
@@ -196,7 +196,7 @@ def test_from_steps_that_take_no_time_nothing_is_learned(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", NO_TIME)
-def test_nor_where_they_are_of_the_settings_or_of_an_unusual_configuration(case: str) -> None:
+def test_steps_without_duration_in_settings_are_ignored(case: str) -> None:
     script = Script(speeds=(NO_TIME[case], measured(step_s=2.0)))
     frozen = TuningHyperparameters(batch_size=8, frozen_layers=2)
     script.send(submit("a", accuracy=None, hyperparameters=frozen))
@@ -204,7 +204,7 @@ def test_nor_where_they_are_of_the_settings_or_of_an_unusual_configuration(case:
     assert seconds_per_step(script) == {1.0}
 
 
-def test_features_of_another_length_are_refused_by_name_and_the_job_runs_unmerged() -> None:
+def test_features_of_other_length_are_refused() -> None:
     script = Script(transferability="task2feat")
     script.send(submit("a", accuracy=None), submit("b", data="b", accuracy=None))
     script.send(script.profile("a", features=(1.0, -2.0, 3.0)))
@@ -216,9 +216,7 @@ def test_features_of_another_length_are_refused_by_name_and_the_job_runs_unmerge
 
 
 @pytest.mark.parametrize(("before", "best", "gain"), [(1.0, 1e-18, -0.999), (TINY, 1.0, 999.0)])
-def test_a_gain_has_bounds_however_far_apart_both_accuracies_are(
-    before: float, best: float, gain: float
-) -> None:
+def test_gain_is_bounded(before: float, best: float, gain: float) -> None:
     script = Script()
     script.ready("alone")
     script.plan(share("alone"))
@@ -241,7 +239,7 @@ def check(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [*range(4), *long(*range(4, 12))])
-def test_no_report_of_a_known_history_stops_a_cell(seed: int) -> None:
+def test_report_of_known_history_stops_no_cell(seed: int) -> None:
     check(seed)
 
 

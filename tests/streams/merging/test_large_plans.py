@@ -18,7 +18,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
     return script
 
 
-def test_the_largest_shares_begin_and_the_next_plan_has_the_others(script: Script) -> None:
+def test_largest_shares_begin_and_others_follow(script: Script) -> None:
     outcomes = script.plan(share("j0"), share("j1"), share("j2", gpus=2), share("j3"))
     assert [order.orders[0].job_id for order in of(TaskAssigned, outcomes)] == ["j2", "j0"]
     (decided,) = of(PlanDecided, outcomes)

@@ -102,7 +102,7 @@ def test_kinds_of_equal_step_times_share_a_table():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["ymir", pytest.param("optimus", marks=pytest.mark.long)])
-def test_where_tables_have_no_room_those_who_have_waited_longest_have_all_of_theirs(scheme):
+def test_longest_waiting_jobs_keep_whole_tables(scheme):
     script = crowded(1_500, 120, scheme=scheme)
     problem = script.ask().problem
     found = sizes(problem)
@@ -114,7 +114,7 @@ def test_where_tables_have_no_room_those_who_have_waited_longest_have_all_of_the
 
 
 @pytest.mark.long
-def test_a_job_that_runs_keeps_the_number_of_gpus_that_it_has():
+def test_running_job_keeps_its_gpu_count():
     script = crowded(1_500, 120)
     script.plan(share("j1499", gpus=12), share("j1498", gpus=4))
     problem = script.ask().problem
@@ -123,7 +123,7 @@ def test_a_job_that_runs_keeps_the_number_of_gpus_that_it_has():
     assert [step.gpus for step in by_job["j1498"]] == [1, 4]
 
 
-def test_of_more_jobs_than_may_be_asked_about_those_that_have_waited_least_wait(monkeypatch):
+def test_latest_jobs_wait_beyond_question_limit(monkeypatch):
     monkeypatch.setattr(questions, "MOST_ASKED", 3)
     script = crowded(6, 8)
     script.plan(share("j5"))
@@ -132,7 +132,7 @@ def test_of_more_jobs_than_may_be_asked_about_those_that_have_waited_least_wait(
     assert problem.jobs_left_out == 3
 
 
-def test_a_job_has_no_more_gpus_than_any_may_have_however_many_a_zone_has():
+def test_gpus_of_job_are_limited_per_job():
     script = Script(nodes=150, gpus=8)
     script.send(submit("a", data="a", accuracy=None))
     for _ in range(3):
@@ -155,7 +155,7 @@ def test_a_job_has_no_more_gpus_than_any_may_have_however_many_a_zone_has():
     ),
     st.integers(0, 30),
 )
-def test_tables_are_within_their_room_and_each_kind_has_the_fewest_gpus_and_what_it_has_now(drawn, more):
+def test_tables_fit_with_fewest_and_present_gpus(drawn, more):
     kinds = [
         KindSteps(
             tuple(StepTime(gpus=gpus, step_s=(1.0 + speed) / gpus) for gpus in range(1, count + 1)),
@@ -225,7 +225,7 @@ def test_the_largest_question_about_merges_is_a_record():
     assert record_bytes(problem) + BESIDE_BYTES < INPUT_MAX_MESSAGE_BYTES
 
 
-def test_the_largest_question_of_a_scheme_without_merging_is_a_record():
+def test_largest_question_without_merging_fits_record():
     problem = RivalProblem(
         scheme="tiresias",
         interval_s=LONG,
@@ -254,7 +254,7 @@ def test_the_largest_question_of_a_scheme_without_merging_is_a_record():
 
 
 @pytest.mark.parametrize("field", ["steps", "table"])
-def test_a_question_with_more_step_times_or_a_missing_table_is_refused(field):
+def test_inconsistent_question_is_refused(field):
     step = StepTime(gpus=1, step_s=1.0)
     tables = ((step,) * 1_000,) * 41 if field == "steps" else ((step,),)
     with pytest.raises(ValueError, match="step_tables: have 41000" if field == "steps" else "no table 1"):
@@ -268,7 +268,7 @@ def test_a_question_with_more_step_times_or_a_missing_table_is_refused(field):
         )
 
 
-def test_the_largest_question_of_the_estimator_is_a_record_and_its_answer_an_event():
+def test_largest_estimate_question_and_answer_fit():
     name = "\1" * 64
     kind = KindFacts(
         task=name,
@@ -320,7 +320,7 @@ def test_the_largest_question_of_the_estimator_is_a_record_and_its_answer_an_eve
     assert answer_to(PendingSolve(CELL, asked, problem, "solved-1"), solution, 1.0).solution == solution
 
 
-def test_a_plan_that_no_event_has_room_for_leaves_out_what_is_at_its_end():
+def test_oversized_plan_drops_its_end():
     script = Script()
     script.ready("a")
     asked = script.ask()

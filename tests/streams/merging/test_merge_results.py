@@ -67,7 +67,7 @@ def kind() -> KindOfJobs:
     return known
 
 
-def test_jobs_alone_tell_what_is_usual_after_the_watched_epochs(kind):
+def test_jobs_alone_give_usual_accuracy_after_watched_epochs(kind):
     assert (kind.watched, kind.watched_accuracy) == (1, pytest.approx(0.6))
     judged(job(), kind, task("j", mode="normal"), evaluated(2, 0.8))
     assert (kind.watched, kind.watched_accuracy) == (2, pytest.approx(0.7))
@@ -75,23 +75,23 @@ def test_jobs_alone_tell_what_is_usual_after_the_watched_epochs(kind):
 
 
 @pytest.mark.parametrize("mode", ["temporal", "spatial"])
-def test_a_job_no_better_than_alone_after_the_watched_epochs_is_undone(kind, mode):
+def test_job_without_gain_after_watched_epochs_is_undone(kind, mode):
     reports = evaluated(1, 0.1), evaluated(2, 0.6)
     assert judged(merged(mode), kind, task("j", mode=mode), *reports) == [False, True]
     assert kind.watched == 1, "merged jobs say nothing of those alone"
 
 
-def test_a_job_that_is_better_than_alone_goes_on_whatever_comes_later(kind):
+def test_job_with_gain_continues_whatever_follows(kind):
     reports = evaluated(1, 0.1), evaluated(2, 0.61), evaluated(3, 0.5), evaluated(4, 0.5)
     assert judged(merged(), kind, task("j"), *reports) == [False] * 4
 
 
-def test_where_no_job_of_the_kind_ran_alone_nothing_is_undone_by_it():
+def test_without_comparison_nothing_is_undone():
     unknown = KindOfJobs.of(WORKLOAD)
     assert judged(merged(), unknown, task("j"), evaluated(2, 0.0)) == [False]
 
 
-def test_a_receiver_whose_donor_had_little_left_is_judged_by_its_own_epochs():
+def test_receiver_of_short_donor_is_judged_alone():
     unknown = KindOfJobs.of(WORKLOAD)
     reports = evaluated(0.5, 0.1, phase="donor"), evaluated(1, 0.15), evaluated(2, 0.2), evaluated(3, 0.1)
     assert judged(merged(before=0.2), unknown, task("j"), *reports) == [False, False, True, False]

@@ -30,7 +30,7 @@ def assigned(outcomes: list) -> list[tuple[str, list[tuple[str, int]]]]:
     ]
 
 
-def test_of_a_temporal_merge_the_receiver_goes_on_where_its_donor_ends(script):
+def test_receiver_continues_where_donor_ends(script):
     outcomes = script.plan(share("a", "b"))
     assert changes(outcomes) == [("merged", ("a", "b"), 1)]
     assert assigned(outcomes) == [("temporal", [("a", 0), ("b", 0)])]
@@ -49,7 +49,7 @@ def test_of_a_temporal_merge_the_receiver_goes_on_where_its_donor_ends(script):
     assert [each.job_id for each in of(JobCompleted, outcomes)] == ["b"]
 
 
-def test_of_a_spatial_merge_the_slower_job_goes_on_alone(script):
+def test_slower_job_of_spatial_merge_continues_alone(script):
     script.plan(share("a", "b", mode="spatial"))
     outcomes = script.send(script.finished("a", 300))
     assert changes(outcomes) == [("job_over", ("b",), 1)]
@@ -57,7 +57,7 @@ def test_of_a_spatial_merge_the_slower_job_goes_on_alone(script):
     assert [each.job_id for each in of(MergeJudged, script.send(script.finished("b", 400)))] == ["b"]
 
 
-def test_a_receiver_that_has_not_begun_keeps_the_gpus_of_its_donor_whatever_is_planned(script):
+def test_unstarted_receiver_keeps_gpus_of_donor(script):
     script.plan(share("a", "b"))
     script.send(script.finished("a", 1_000))
     script.ready("c")
@@ -71,7 +71,7 @@ def test_a_receiver_that_has_not_begun_keeps_the_gpus_of_its_donor_whatever_is_p
     assert changes(outcomes) == [("preempted", ("b",), 0)], "its weights are on disk"
 
 
-def test_a_plan_may_part_a_temporal_merge_before_the_receiver_began(script):
+def test_plan_may_split_merge_before_receiver(script):
     script.plan(share("a", "b"))
     script.send(script.progressed("a", 100))
     outcomes = script.plan(share("a"), share("b"))
@@ -82,7 +82,7 @@ def test_a_plan_may_part_a_temporal_merge_before_the_receiver_began(script):
     assert script.job("a")["merge"] is script.job("b")["merge"] is None
 
 
-def test_a_job_with_progress_may_still_become_a_donor_but_no_receiver(script):
+def test_job_with_progress_may_only_be_donor(script):
     script.plan(share("a"))
     script.send(script.progressed("a", 100))
     asked = script.ask()
@@ -94,7 +94,7 @@ def test_a_job_with_progress_may_still_become_a_donor_but_no_receiver(script):
     assert assigned(script.end("a", iterations=110)) == [("temporal", [("a", 110), ("b", 0)])]
 
 
-def test_where_the_donor_is_done_before_the_merge_began_its_receiver_runs_alone(script):
+def test_receiver_of_completed_donor_runs_alone(script):
     script.plan(share("a"))
     script.send(script.progressed("a", 100))
     (run,) = [script.job("a")["run_id"]]
@@ -106,7 +106,7 @@ def test_where_the_donor_is_done_before_the_merge_began_its_receiver_runs_alone(
     assert script.job("b")["merge"] is None
 
 
-def test_where_one_of_two_is_done_before_both_have_their_new_gpus_the_other_goes_on_there(script):
+def test_remaining_job_uses_new_gpus_alone(script):
     script.plan(share("a", "b", mode="spatial"))
     script.send(script.progressed("a", 100), script.progressed("b", 100))
     run = script.job("a")["run_id"]
@@ -118,7 +118,7 @@ def test_where_one_of_two_is_done_before_both_have_their_new_gpus_the_other_goes
     assert script.job("b")["merge"] is not None, "it has learned from the other"
 
 
-def test_a_spatial_merge_that_a_plan_wants_where_a_temporal_one_is_begins_anew(script):
+def test_planned_spatial_merge_restarts_temporal_one(script):
     script.plan(share("a", "b"))
     outcomes = script.plan(share("a", "b", mode="spatial"))
     assert ("merged", ("a", "b"), 1) in changes(outcomes)
@@ -127,7 +127,7 @@ def test_a_spatial_merge_that_a_plan_wants_where_a_temporal_one_is_begins_anew(s
     assert not script.job("a")["merge"]["is_donor"]
 
 
-def test_a_merge_in_another_mode_is_left_where_a_job_has_progressed(script):
+def test_merge_with_progress_keeps_its_mode(script):
     script.plan(share("a", "b"))
     script.send(script.progressed("a", 100))
     (decided,) = of(PlanDecided, script.plan(share("a", "b", mode="spatial", gpus=2)))
@@ -135,7 +135,7 @@ def test_a_merge_in_another_mode_is_left_where_a_job_has_progressed(script):
     assert script.job("a")["run_id"] is not None
 
 
-def test_a_merge_for_which_no_gpus_are_left_is_none(script):
+def test_merge_without_gpus_is_not_made(script):
     script.ready("c")
     script.plan(share("c", gpus=3))
     outcomes = script.plan(share("c", gpus=3), share("a", "b", gpus=2))
@@ -144,7 +144,7 @@ def test_a_merge_for_which_no_gpus_are_left_is_none(script):
 
 
 @pytest.mark.parametrize("mode", ["temporal", "spatial"])
-def test_who_was_merged_with_a_withdrawn_job_goes_on_alone(script, mode):
+def test_partner_of_withdrawn_job_continues_alone(script, mode):
     script.plan(share("a", "b", mode=mode))
     script.send(script.progressed("a", 100))
     outcomes = script.send(withdraw("b"))
@@ -158,7 +158,7 @@ def test_who_was_merged_with_a_withdrawn_job_goes_on_alone(script, mode):
     assert "b" not in script.bench.described["jobs"]
 
 
-def test_a_receiver_that_fails_for_good_before_it_begins_ends_at_once(script):
+def test_permanently_failed_receiver_ends_at_once(script):
     script.plan(share("a", "b"))
     outcomes = script.send(script.failed("b", permanent=True))
     assert changes(outcomes) == [("run_failed", ("a", "b"), 0)]
@@ -167,7 +167,7 @@ def test_a_receiver_that_fails_for_good_before_it_begins_ends_at_once(script):
 
 
 @pytest.mark.parametrize("mode", ["temporal", "spatial"])
-def test_a_merge_whose_node_is_lost_before_its_first_step_has_never_been(script, mode):
+def test_merge_lost_before_first_step_never_was(script, mode):
     script.plan(share("a", "b", mode=mode))
     outcomes = script.send(silent("n0"))
     assert changes(outcomes) == [("node_lost", ("a", "b"), 0)]
@@ -176,14 +176,14 @@ def test_a_merge_whose_node_is_lost_before_its_first_step_has_never_been(script,
     assert changes(script.plan(share("a", "b", mode=mode))) == [("merged", ("a", "b"), 1)]
 
 
-def test_a_receiver_that_loses_its_node_before_its_first_step_begins_anew_unmerged(script):
+def test_receiver_lost_before_first_step_restarts_unmerged(script):
     script.plan(share("a", "b"))
     script.send(script.finished("a", 1_000), silent("n0"), online("n0"))
     assert script.job("b")["merge"] is None
     assert assigned(script.plan(share("b"))) == [("normal", [("b", 0)])]
 
 
-def test_two_jobs_that_lose_their_node_in_a_spatial_merge_go_on_apart(script):
+def test_jobs_of_lost_spatial_merge_continue_apart(script):
     script.plan(share("a", "b", mode="spatial"))
     script.send(script.progressed("a", 100), script.progressed("b", 100), silent("n0"), online("n0"))
     asked = script.ask()
@@ -194,7 +194,7 @@ def test_two_jobs_that_lose_their_node_in_a_spatial_merge_go_on_apart(script):
     assert (told.job_id, told.iterations) == ("b", 300)
 
 
-def test_a_spatial_merge_that_lost_its_gpus_at_once_counts_as_one_if_it_had_trained(script):
+def test_trained_spatial_merge_counts_after_loss(script):
     script.ready("c")
     script.plan(share("a", "b", mode="spatial"))
     script.plan(share("c"))
@@ -217,7 +217,7 @@ def lost_in_a_spatial_merge(script: Script) -> None:
     script.send(script.failed("b", run=next(iter(ending_runs(script.job("b"))))))
 
 
-def test_a_merge_of_which_a_job_has_no_weights_left_is_none(script):
+def test_merge_without_weights_is_not_made(script):
     lost_in_a_spatial_merge(script)
     assert assigned(script.plan(share("a"), share("b"))) == [
         ("normal", [("a", 100)]),
@@ -235,7 +235,7 @@ def test_a_merge_of_which_a_job_has_no_weights_left_is_none(script):
     )
 
 
-def test_a_run_of_both_that_begins_anew_is_the_same_merge_watched_from_its_beginning(script):
+def test_restarted_joint_run_is_same_merge(script):
     script.plan(share("a", "b", mode="spatial"))
     script.send(script.evaluated("b", 2.0, 0.7))
     assert script.job("b")["is_compared"]
@@ -244,7 +244,7 @@ def test_a_run_of_both_that_begins_anew_is_the_same_merge_watched_from_its_begin
     assert (script.job("b")["is_compared"], script.job("b")["merge"]["best_accuracy"]) == (False, None)
 
 
-def test_the_start_of_a_receivers_run_is_the_beginning_of_its_merge(script):
+def test_start_of_receiver_run_begins_merge(script):
     script.plan(share("a", "b"))
     script.send(started(script, "a", 0), started(script, "b", 0))
     script.send(script.evaluated("b", 1.0, 0.3, phase="donor"), script.finished("a", 1_000))
@@ -252,7 +252,7 @@ def test_the_start_of_a_receivers_run_is_the_beginning_of_its_merge(script):
     assert script.job("b")["merge"]["best_accuracy"] == 0.3
 
 
-def test_a_job_is_as_far_as_its_run_says_when_it_starts(script):
+def test_progress_of_job_is_that_of_started_run(script):
     script.plan(share("a"))
     script.send(script.evaluated("a", 1.0, 0.3), script.failed("a"))
     script.plan(share("a"))
@@ -260,7 +260,7 @@ def test_a_job_is_as_far_as_its_run_says_when_it_starts(script):
     assert script.job("a")["iterations"] == 60
 
 
-def test_both_go_on_where_a_run_of_one_fails(script):
+def test_both_continue_after_failure_of_one(script):
     script.plan(share("a", "b", mode="spatial"))
     script.send(script.progressed("a", 100), script.progressed("b", 100))
     outcomes = script.send(script.failed("a"))
@@ -270,7 +270,7 @@ def test_both_go_on_where_a_run_of_one_fails(script):
     assert assigned(outcomes) == [("normal", [("a", 100)]), ("normal", [("b", 110)])]
 
 
-def test_what_a_run_reports_on_its_way_to_its_end_changes_nothing(script):
+def test_reports_of_ending_run_change_nothing(script):
     script.plan(share("a"))
     run = script.job("a")["run_id"]
     script.plan()
@@ -294,23 +294,23 @@ def transfers_with(mode: str, **fields: object) -> int:
     [{"rank": 4}, {"alpha": 32.0}, {"target_modules": ("q_proj",)}, {"frozen_layers": 1}],
     ids=lambda fields: next(iter(fields)),
 )
-def test_jobs_whose_adapters_are_of_other_forms_are_not_merged(fields):
+def test_jobs_with_other_adapter_shapes_are_unmerged(fields):
     assert transfers_with("temporal", **fields) == transfers_with("spatial", **fields) == 0
 
 
-def test_jobs_that_compute_their_adapters_in_other_ways_are_not_trained_in_one_run():
+def test_jobs_with_other_computation_share_no_run():
     assert transfers_with("spatial", gradient_checkpointing=True) == 0
     assert transfers_with("temporal", gradient_checkpointing=True) == 2
     assert transfers_with("spatial", learning_rate=0.01) == 1
 
 
-def test_the_order_of_target_modules_makes_no_other_form():
+def test_order_of_target_modules_is_irrelevant():
     both = TuningHyperparameters(target_modules=("q_proj", "v_proj")).needed_alike("temporal")
     assert both == TuningHyperparameters(target_modules=("v_proj", "q_proj")).needed_alike("temporal")
 
 
 @pytest.mark.parametrize("mode", ["temporal", "spatial"])
-def test_a_merge_that_fails_is_no_failure_of_its_jobs_which_go_on_alone(script, mode):
+def test_failed_merge_counts_for_no_job(script, mode):
     script.plan(share("a", "b", mode=mode))
     script.send(script.failed("a"))
     script.end("a", "b", iterations=0)
@@ -320,7 +320,7 @@ def test_a_merge_that_fails_is_no_failure_of_its_jobs_which_go_on_alone(script, 
 
 
 @pytest.mark.parametrize("mode", ["temporal", "spatial"])
-def test_a_job_that_learns_in_a_merge_has_nothing_of_what_it_learned_alone_and_had_not_told(script, mode):
+def test_receiver_loses_unreported_solo_progress(script, mode):
     script.plan(share("b"))
     run = script.job("b")["run_id"]
     outcomes = script.plan(share("a", "b", mode=mode))
@@ -335,7 +335,7 @@ def test_a_job_that_learns_in_a_merge_has_nothing_of_what_it_learned_alone_and_h
     assert [(each.reason, each.dropped) for each in of(PlanDecided, outcomes)] == [("applied", 0)]
 
 
-def test_a_job_that_is_done_before_its_merge_begins_was_not_merged(script):
+def test_job_completed_before_merge_was_not_merged(script):
     script.plan(share("b"))
     run = script.job("b")["run_id"]
     script.plan(share("a", "b"))

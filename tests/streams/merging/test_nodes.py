@@ -43,7 +43,7 @@ def leader(script: Script, job_id: str) -> str:
     return members(script, job_id)[0]
 
 
-def test_jobs_of_a_lost_node_go_on_elsewhere_from_their_last_checkpoint(script):
+def test_jobs_of_lost_node_resume_from_checkpoint(script):
     script.plan(share("a", gpus=2), share("b", gpus=2))
     script.send(script.progressed("a", 100))
     lost = leader(script, "a")
@@ -57,7 +57,7 @@ def test_jobs_of_a_lost_node_go_on_elsewhere_from_their_last_checkpoint(script):
     assert assigned.generation == 3
 
 
-def test_of_a_task_on_two_nodes_the_other_is_told_that_it_is_over(script):
+def test_other_node_of_task_gets_release(script):
     script.plan(share("a", gpus=4))
     first, second = members(script, "a")
     outcomes = script.send(silent(second))
@@ -65,7 +65,7 @@ def test_of_a_task_on_two_nodes_the_other_is_told_that_it_is_over(script):
     assert list(ending_runs(script.job("a")).values()) == [first]
 
 
-def test_a_node_that_has_begun_anew_knows_nothing_of_its_runs(script):
+def test_restarted_node_has_lost_its_runs(script):
     script.plan(share("a", "b", gpus=2))
     script.send(script.progressed("a", 100))
     outcomes = script.send(online(leader(script, "a")))
@@ -77,7 +77,7 @@ def test_a_node_that_has_begun_anew_knows_nothing_of_its_runs(script):
     }
 
 
-def test_what_a_lost_node_was_to_say_is_not_waited_for(script):
+def test_reports_of_lost_node_are_not_awaited(script):
     script.plan(share("a", gpus=2))
     node = leader(script, "a")
     script.plan(share("b", gpus=2))
@@ -87,14 +87,14 @@ def test_what_a_lost_node_was_to_say_is_not_waited_for(script):
     assert (assigned.orders[0].job_id, assigned.node == node) == ("a", False)
 
 
-def test_a_withdrawn_job_ends_when_the_node_that_was_to_end_its_run_is_lost(script):
+def test_withdrawn_job_ends_with_lost_node(script):
     script.plan(share("a"))
     node = leader(script, "a")
     assert [each.TYPE for each in script.send(withdraw("a"))][-1] != "millrace.job.withdrawn.v1"
     assert [each.TYPE for each in script.send(silent(node))].count("millrace.job.withdrawn.v1") == 1
 
 
-def test_on_a_cordoned_node_what_runs_goes_on_and_nothing_new_begins(script):
+def test_cordoned_node_continues_and_starts_nothing(script):
     script.plan(share("a"))
     node = leader(script, "a")
     assert changes(script.send(NodeCordoned(cell=CELL, node=node))) == []
@@ -107,7 +107,7 @@ def test_on_a_cordoned_node_what_runs_goes_on_and_nothing_new_begins(script):
     assert script.ask().problem.gpus == 4
 
 
-def test_a_node_that_is_wanted_back_is_vacated_and_leaves_when_its_runs_have_ended(script):
+def test_reclaimed_node_is_vacated_and_leaves(script):
     script.plan(share("a", "b"))
     node = leader(script, "a")
     outcomes = script.send(NodeRetired(cell=CELL, node=node))
@@ -120,7 +120,7 @@ def test_a_node_that_is_wanted_back_is_vacated_and_leaves_when_its_runs_have_end
     assert script.ask().problem.gpus == 2
 
 
-def test_a_profile_run_on_a_node_that_is_to_leave_comes_to_its_end_first():
+def test_profile_run_on_leaving_node_completes():
     script = Script(2, 1)
     script.send(submit("a"))
     ((node, _),) = script.job("a")["members"].items()
@@ -129,7 +129,7 @@ def test_a_profile_run_on_a_node_that_is_to_leave_comes_to_its_end_first():
     assert [each.node for each in of(NodeMoved, outcomes)] == [node]
 
 
-def test_a_node_that_joins_has_new_jobs_profiled_once_it_is_online():
+def test_joining_node_profiles_new_jobs_once_online():
     script = Script(1, 1)
     script.send(submit("a"), submit("b", data="b"))
     added = NodeRegistered(cell=CELL, zone=ZONE, node="x", gpu_type="V100", tariff="flat")
@@ -148,7 +148,7 @@ def test_a_zone_takes_new_settings_and_goes_on(script):
     assert script.asked is not None
 
 
-def test_where_similarity_is_judged_by_something_else_new_jobs_are_profiled_again(script):
+def test_changed_similarity_profiles_new_jobs_again(script):
     script.reconfigure(transferability="task2feat")
     outcomes = script.send(submit("c", data="a", accuracy=None))
     assert [each.order.job_id for each in of(ProfileOrdered, outcomes)] == ["c"]
@@ -161,7 +161,7 @@ def test_where_similarity_is_judged_by_something_else_new_jobs_are_profiled_agai
     }
 
 
-def test_nodes_keep_the_gpus_that_jobs_and_profile_runs_have():
+def test_nodes_keep_gpus_of_jobs_and_profiles():
     script = Script(1, 2)
     script.ready("a")
     script.plan(share("a"))

@@ -30,7 +30,7 @@ def history(modes: tuple[str, ...], arrivals: list[tuple[float, str, int]]) -> l
 @pytest.mark.long
 @settings(max_examples=examples(6), deadline=None)
 @given(ARRIVALS)
-def test_without_evidence_every_job_runs_and_ends_as_without_merging(
+def test_without_evidence_jobs_run_as_unmerged(
     arrivals: list[tuple[float, str, int]],
 ) -> None:
     merging, without = (history(modes, arrivals) for modes in (MergingPolicy().modes, ()))

@@ -32,7 +32,7 @@ def plans(outcomes: list[Outcome]) -> list[SolveRequested]:
     return [each for each in of(SolveRequested, outcomes) if isinstance(each.problem, MergeProblem)]
 
 
-def test_a_plan_is_asked_for_at_each_interval_while_there_are_jobs(script):
+def test_plan_is_requested_each_interval_with_jobs(script):
     script.plan(share("a"), share("b"))
     for number in range(2, 5):
         asked = script.ask()
@@ -43,7 +43,7 @@ def test_a_plan_is_asked_for_at_each_interval_while_there_are_jobs(script):
     assert plans(script.tick(script.time_s + 120.0)) == []
 
 
-def test_where_gpus_idle_and_something_has_changed_it_is_asked_for_in_between():
+def test_idle_gpus_request_plan_after_change():
     script = Script(idle_interval_s=10.0)
     script.ready("a")
     assert plans(script.tick(15.0))
@@ -54,7 +54,7 @@ def test_where_gpus_idle_and_something_has_changed_it_is_asked_for_in_between():
     assert script.asked.problem.units[0].job_ids == ("b",), "a job has come"
 
 
-def test_what_is_asked_tells_how_jobs_are(script):
+def test_question_describes_jobs(script):
     script.ready("c")
     script.plan(share("a", gpus=2), share("b", "c"))
     script.send(script.progressed("a", 250))
@@ -66,7 +66,7 @@ def test_what_is_asked_tells_how_jobs_are(script):
     assert problem.gpus == 4
 
 
-def test_what_a_job_has_waited_counts_when_it_runs_too(script):
+def test_wait_of_job_counts_while_running(script):
     """Else those that wait would soon look more urgent than one that has just got its turn."""
     script.plan(share("a"))
     script.plan(share("b"))
@@ -75,7 +75,7 @@ def test_what_a_job_has_waited_counts_when_it_runs_too(script):
     assert units == {"a": 240.0, "b": 240.0}
 
 
-def test_of_two_that_are_trained_together_what_each_has_waited_counts_half(script):
+def test_wait_of_joint_jobs_counts_half(script):
     script.plan(share("a"))
     script.ready("c", "d")
     script.plan(share("a"))
@@ -85,7 +85,7 @@ def test_of_two_that_are_trained_together_what_each_has_waited_counts_half(scrip
 
 
 @pytest.mark.parametrize("scheme", ["srtf", "tiresias", "optimus", "pollux", "themis", "titan"])
-def test_to_a_rival_a_receiver_waits_and_the_donor_runs(scheme):
+def test_receiver_waits_and_donor_runs_for_rival(scheme):
     script = Script()
     script.ready("a", "b")
     script.plan(share("a", "b"))
@@ -99,7 +99,7 @@ def test_to_a_rival_a_receiver_waits_and_the_donor_runs(scheme):
     ]
 
 
-def test_a_solver_that_finds_nothing_leaves_the_last_plan(script):
+def test_empty_solution_leaves_last_plan(script):
     script.plan(share("a"))
     asked = script.ask()
     outcomes = script.send(script.solved(asked, None))
@@ -109,7 +109,7 @@ def test_a_solver_that_finds_nothing_leaves_the_last_plan(script):
     assert changes(script.plan(share("a"), share("b"))) == [("started", ("b",), 1)]
 
 
-def test_of_a_late_answer_what_does_not_fit_any_more_is_left(script):
+def test_outdated_parts_of_late_answer_are_dropped(script):
     script.ready("c")
     script.plan(share("a"))
     asked = script.ask()
@@ -120,7 +120,7 @@ def test_of_a_late_answer_what_does_not_fit_any_more_is_left(script):
     assert changes(outcomes) == [("started", ("c",), 1)]
 
 
-def test_a_late_answer_does_not_touch_a_task_that_is_newer(script):
+def test_late_answer_changes_no_newer_task(script):
     asked = script.ask()
     for _ in range(3):
         script.tick(script.time_s + 120.0)
@@ -131,20 +131,20 @@ def test_a_late_answer_does_not_touch_a_task_that_is_newer(script):
     ]
 
 
-def test_an_answer_that_does_not_come_is_given_up_and_asked_for_anew(script):
+def test_missing_answer_is_requested_again(script):
     first = script.ask()
     asked = [plans(script.tick(script.time_s + 120.0)) for _ in range(3)]
     assert [len(each) for each in asked] == [0, 0, 1]
     assert asked[-1][0].request_id != first.request_id
 
 
-def test_a_plan_for_more_gpus_than_there_are_is_carried_out_as_far_as_they_last(script):
+def test_plan_beyond_gpus_is_applied_partly(script):
     outcomes = script.plan(share("a", gpus=4), share("b", gpus=1))
     assert changes(outcomes) == [("started", ("a",), 4)]
     assert decided(outcomes) == ("applied", 2, 1)
 
 
-def test_gpus_that_a_job_gives_up_are_others_at_once_and_it_goes_on_when_its_run_has_ended(script):
+def test_released_gpus_are_reassigned_at_once(script):
     script.plan(share("a", gpus=4))
     outcomes = script.plan(share("a", gpus=2), share("b", gpus=2))
     assert changes(outcomes) == [("reallocated", ("a",), 2), ("started", ("b",), 2)]
@@ -162,7 +162,7 @@ class TestAhead:
         script.ready("a", "b")
         return script
 
-    def test_loaders_are_prepared_when_the_answer_is_there_and_jobs_start_at_the_interval(self, script):
+    def test_loaders_are_prepared_before_jobs_start(self, script):
         (asked,) = plans(script.tick(90.0))
         outcomes = script.answer(share("a", gpus=2), asked=asked)
         (prewarmed,) = outcomes
@@ -173,13 +173,13 @@ class TestAhead:
         assert decided(outcomes) == ("applied", 1, 0)
         assert changes(outcomes) == [("started", ("a",), 2)]
 
-    def test_no_loader_is_prepared_of_a_job_that_goes_on(self, script):
+    def test_continuing_job_needs_no_loader(self, script):
         script.answer(share("a"), asked=plans(script.tick(90.0))[0])
         script.tick(120.0)
         outcomes = script.answer(share("a", gpus=2), share("b"), asked=plans(script.tick(210.0))[0])
         assert [each.order.job_id for each in of(LoaderPrewarmed, outcomes)] == ["b"]
 
-    def test_an_answer_after_the_interval_is_carried_out_when_it_comes(self, script):
+    def test_answer_after_interval_applies_on_arrival(self, script):
         (asked,) = plans(script.tick(90.0))
         assert plans(script.tick(120.0)) == []
         outcomes = script.answer(share("a"), asked=asked)
@@ -193,12 +193,12 @@ class TestAhead:
         assert decided(outcomes) == ("applied", 1, 1)
         assert changes(outcomes) == [("started", ("b",), 1)]
 
-    def test_an_empty_answer_keeps_the_last_plan_and_prepares_nothing(self, script):
+    def test_empty_answer_prepares_nothing(self, script):
         (asked,) = plans(script.tick(90.0))
         assert script.send(script.solved(asked, None)) == []
         assert decided(script.tick(120.0)) == ("kept_last", 0, 0)
 
-    def test_an_answer_that_waits_takes_no_room_when_no_job_is_left(self, script):
+    def test_waiting_answer_takes_no_room_without_jobs(self, script):
         script.answer(share("a"), share("b"), asked=plans(script.tick(90.0))[0])
         script.send(withdraw("a"), withdraw("b"))
         assert script.bench.cell.live_jobs_bytes == 0
@@ -210,7 +210,7 @@ class TestAhead:
         assert script.bench.cell.live_jobs_bytes == 0
 
 
-def test_jobs_of_a_plan_share_a_node_where_they_fit():
+def test_jobs_of_plan_share_fitting_node():
     script = Script(cell=merging_cell(3, 4, interval_s=120.0, idle_interval_s=None, prewarm_s=0.0))
     script.ready("a", "b", "c")
     outcomes = script.plan(share("a", gpus=8), share("b", gpus=3), share("c", gpus=1))
@@ -219,7 +219,7 @@ def test_jobs_of_a_plan_share_a_node_where_they_fit():
     assert [each.node for each in of(TaskAssigned, outcomes)] == ["n0", "n1", "n2", "n2"]
 
 
-def test_of_two_equal_jobs_on_one_gpu_the_running_one_stays():
+def test_running_job_wins_over_equal_one():
     """The solver's own answers: nobody is done sooner if the two take turns."""
     script = Script(1, 1, prewarm_s=0.0)
     script.ready("a", "b", samples=80_000, sharing=False)
@@ -229,7 +229,7 @@ def test_of_two_equal_jobs_on_one_gpu_the_running_one_stays():
         assert changes(script.solve()) == []
 
 
-def test_an_estimate_that_comes_to_nothing_is_asked_for_again_after_an_interval():
+def test_failed_estimate_is_requested_after_interval():
     script = Script()
     script.bench.send(submit("a", data="a"))
     asked = []

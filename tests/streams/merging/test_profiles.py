@@ -31,7 +31,7 @@ def parts(asked: SolveRequested) -> dict[str, str]:
     return {unit.job_ids[0]: unit.part for unit in asked.problem.units}
 
 
-def test_a_new_job_is_profiled_at_once_and_then_waits_for_a_plan(script):
+def test_new_job_is_profiled_then_awaits_plan(script):
     assert ordered(script.send(submit("a"))) == [("a", 1)]
     assert foretold(script.send(script.profile("a"))) == [("a", "profiled", {})]
     assert foretold(script.tick(5.0)) == [("a", "estimated", {})]
@@ -46,7 +46,7 @@ def asked_of(outcomes: list[Outcome]) -> EstimateProblem:
 
 
 @pytest.mark.parametrize("accuracy", [0.9, None])
-def test_a_solver_is_asked_with_the_accuracies_that_the_profile_run_has_shown(script, accuracy):
+def test_solver_gets_accuracies_of_profile_run(script, accuracy):
     script.send(submit("a"))
     script.send(script.profile("a", accuracy=0.2, accuracy_after_epoch=accuracy))
     (kind,) = asked_of(script.tick(5.0)).kinds
@@ -54,7 +54,7 @@ def test_a_solver_is_asked_with_the_accuracies_that_the_profile_run_has_shown(sc
 
 
 @pytest.mark.parametrize(("accuracy", "iterations"), [(0.85, 100), (0.75, 1_000), (None, 1_000)])
-def test_a_job_whose_profile_run_met_its_target_with_an_epoch_is_foretold_one(accuracy, iterations):
+def test_profile_meeting_target_forecasts_one_epoch(accuracy, iterations):
     script = Script()
     script.estimates = answer
     script.send(submit("a"))
@@ -65,7 +65,7 @@ def test_a_job_whose_profile_run_met_its_target_with_an_epoch_is_foretold_one(ac
     assert unit.iterations == iterations
 
 
-def test_of_a_kind_one_job_is_profiled_and_the_others_wait_for_it(script):
+def test_one_job_of_kind_is_profiled(script):
     assert ordered(script.send(submit("a"), submit("b"), submit("c", "ben"), submit("d", data="x"))) == [
         ("a", 1),
         ("d", 1),
@@ -79,7 +79,7 @@ def test_of_a_kind_one_job_is_profiled_and_the_others_wait_for_it(script):
     assert ordered(outcomes) == []
 
 
-def test_a_kind_is_remembered_when_all_of_its_jobs_are_over(script):
+def test_profile_of_kind_outlives_its_jobs(script):
     script.ready("a")
     script.plan(share("a"))
     assert of(JobCompleted, script.send(script.finished("a", 400)))
@@ -89,7 +89,7 @@ def test_a_kind_is_remembered_when_all_of_its_jobs_are_over(script):
     assert (told.reason, told.iterations) == ("kind_finished", 400)
 
 
-def test_where_the_first_of_a_kind_is_withdrawn_the_next_is_profiled(script):
+def test_next_of_kind_is_profiled_after_withdrawal(script):
     script.send(submit("a"), submit("b"))
     outcomes = script.send(withdraw("a"))
     (released,) = of(TaskReleased, outcomes)
@@ -112,7 +112,7 @@ def test_where_the_first_of_a_kind_is_withdrawn_the_next_is_profiled(script):
         ({"embedding": (0.0, 0.0, 0.0)}, {"case": "all_zero", "field": "embedding"}),
     ],
 )
-def test_a_job_with_a_profile_of_no_use_is_told_the_field_and_runs_unmerged(script, changes, facts):
+def test_unusable_profile_names_field_and_runs_unmerged(script, changes, facts):
     script.ready("other")
     script.send(submit("a", accuracy=None), submit("b", accuracy=None))
     outcomes = script.send(script.profile("a", **changes))
@@ -129,14 +129,14 @@ def test_a_job_with_a_profile_of_no_use_is_told_the_field_and_runs_unmerged(scri
     assert of(JobCompleted, script.send(script.finished("a", 1_000)))
 
 
-def test_a_job_without_the_features_that_similarity_is_judged_by_runs_unmerged():
+def test_job_without_features_runs_unmerged():
     script = Script(transferability="task2feat")
     script.send(submit("a"))
     ((_, reason, facts),) = foretold(script.send(script.profile("a")))
     assert (reason, facts) == ("unusable_profile", {"case": "missing", "field": "features"})
 
 
-def test_a_curve_that_the_solver_cannot_fit_is_told_by_field(script):
+def test_unfittable_curve_names_its_field(script):
     script.curve_fault = "flat_loss_curve"
     script.send(submit("a"))
     script.send(script.profile("a"))
@@ -144,7 +144,7 @@ def test_a_curve_that_the_solver_cannot_fit_is_told_by_field(script):
     assert parts(script.ask()) == {"a": "none"}
 
 
-def test_a_job_whose_profile_run_fails_three_times_runs_unmerged(script):
+def test_thrice_failed_profile_runs_unmerged(script):
     script.send(submit("a", accuracy=None))
     for _ in range(2):
         assert ordered(script.send(script.failed("a"))) == [("a", 1)]
@@ -157,21 +157,21 @@ def test_a_job_whose_profile_run_fails_three_times_runs_unmerged(script):
     assert of(JobCompleted, script.send(script.finished("a", 1_000)))
 
 
-def test_the_next_job_of_a_kind_is_profiled_where_the_first_one_could_not_be(script):
+def test_next_of_kind_replaces_failed_profile(script):
     script.send(submit("a"), submit("b"))
     for _ in range(2):
         script.send(script.failed("a"))
     assert ordered(script.send(script.failed("a"))) == [("b", 1)]
 
 
-def test_a_job_that_can_be_profiled_nowhere_is_refunded(script):
+def test_unprofilable_job_is_refunded(script):
     script.send(submit("a"))
     (refunded,) = of(JobRefunded, script.send(script.failed("a", permanent=True)))
     assert (refunded.reason, refunded.facts["error"]) == ("run_failed", "out of memory")
     assert "a" not in script.bench.described["jobs"]
 
 
-def test_a_profile_run_whose_node_is_lost_is_begun_anew_and_counts_for_no_failure():
+def test_lost_profile_run_restarts_without_failure():
     script = Script(2, 1)
     script.send(submit("a"))
     for _ in range(4):
@@ -181,7 +181,7 @@ def test_a_profile_run_whose_node_is_lost_is_begun_anew_and_counts_for_no_failur
     assert script.job("a")["failures"] == 0
 
 
-def test_a_pipeline_is_profiled_on_four_gpus_of_one_node():
+def test_pipeline_is_profiled_on_four_gpus():
     script = Script(2, 4)
     script.send(submit("a"), submit("b", data="b"))
     script.send(submit("p", data="p", pipeline=True))
@@ -190,7 +190,7 @@ def test_a_pipeline_is_profiled_on_four_gpus_of_one_node():
     assert [unit.part for unit in script.ask().problem.units] == ["none"]
 
 
-def test_a_pipeline_that_finds_no_node_for_its_profile_run_for_an_interval_has_one_vacated():
+def test_pipeline_without_node_has_one_vacated():
     script = Script(2, 4)
     small = [f"s{number}" for number in range(9)]
     script.ready(*small)
@@ -207,7 +207,7 @@ def test_a_pipeline_that_finds_no_node_for_its_profile_run_for_an_interval_has_o
 
 
 @pytest.mark.parametrize(("gpus", "waits_s"), [(1, 120.0), (3, 120.0), (4, 125.0)])
-def test_a_new_job_is_profiled_after_an_interval_however_few_gpus_there_are(gpus, waits_s):
+def test_job_is_profiled_within_interval_despite_few_gpus(gpus, waits_s):
     script = Script(gpus=gpus)
     script.ready(*(f"long{number}" for number in range(gpus)))
     script.plan(*(share(f"long{number}") for number in range(gpus)))
@@ -221,7 +221,7 @@ def test_a_new_job_is_profiled_after_an_interval_however_few_gpus_there_are(gpus
     assert script.time_s - began_s <= waits_s
 
 
-def test_one_users_many_new_kinds_keep_nobody_from_a_profile_run():
+def test_many_kinds_of_user_delay_no_other_profile():
     script = Script(gpus=1)
     script.send(*(submit(f"flood{number}", "eve", data=f"flood{number}") for number in range(50)))
     script.send(submit("b", "ben", data="b"))

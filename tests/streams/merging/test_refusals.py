@@ -34,7 +34,7 @@ def used(script: Script) -> int:
     return sum(sum(node["held"].values()) for node in script.bench.described["nodes"].values())
 
 
-def test_a_task_that_its_node_refuses_has_failed_and_its_job_waits_for_another_plan() -> None:
+def test_refused_task_fails_and_job_awaits_plan() -> None:
     script = Script()
     script.ready("a")
     (command,) = of(TaskAssigned, script.plan(share("a", gpus=4)))
@@ -60,7 +60,7 @@ def test_a_job_that_is_refused_three_times_ends() -> None:
 
 
 @pytest.mark.parametrize("refusing", [0, 1])
-def test_a_task_on_two_nodes_ends_where_one_of_them_refuses_it(refusing: int) -> None:
+def test_task_ends_where_one_node_refuses(refusing: int) -> None:
     script = Script(2, 2)
     script.ready("a")
     commands = of(TaskAssigned, script.plan(share("a", gpus=4)))
@@ -74,7 +74,7 @@ def test_a_task_on_two_nodes_ends_where_one_of_them_refuses_it(refusing: int) ->
 
 
 @pytest.mark.parametrize("mode", ["temporal", "spatial"])
-def test_of_a_merge_that_a_node_refuses_nothing_is_left(mode) -> None:
+def test_refused_merge_leaves_nothing(mode) -> None:
     script = Script()
     script.ready("a", "b")
     (command,) = of(TaskAssigned, script.plan(share("a", "b", mode=mode)))
@@ -85,7 +85,7 @@ def test_of_a_merge_that_a_node_refuses_nothing_is_left(mode) -> None:
         assert (job["failures"], job["never_merges"]) == (0, True), "it may be for the merge"
 
 
-def test_a_profile_run_that_is_refused_three_times_leaves_a_job_that_runs_unmerged() -> None:
+def test_thrice_refused_profile_runs_unmerged() -> None:
     script = Script()
     (command,) = of(ProfileOrdered, script.send(submit("a", accuracy=None)))
     for delay_s in (5.0, 10.0):

@@ -41,7 +41,7 @@ def is_refused(script: Script, *job_ids: str) -> bool:
     return decided.dropped == 1
 
 
-def test_a_receiver_that_learns_nothing_from_its_donor_is_parted_and_the_donor_keeps_its_progress(script):
+def test_receiver_without_gain_is_split_from_donor(script):
     script.plan(share("a", "b"))
     donor = [script.evaluated("a", 1.0, 0.3), script.evaluated("b", 1.0, 0.1, phase="donor")]
     assert reasons(script.send(*donor)) == []
@@ -65,13 +65,13 @@ def test_a_receiver_that_learns_nothing_from_its_donor_is_parted_and_the_donor_k
     assert of(MergeJudged, outcomes) == [], "both have run alone"
 
 
-def test_a_receiver_that_has_gained_from_its_donor_by_then_stays(script):
+def test_receiver_with_gain_stays(script):
     script.plan(share("a", "b"))
     for epochs, accuracy in ((1.0, 0.11), (2.0, 0.05), (3.0, 0.0)):
         assert reasons(script.send(script.evaluated("b", epochs, accuracy, phase="donor"))) == []
 
 
-def test_a_receiver_that_is_no_better_in_its_own_epochs_than_jobs_alone_begins_anew(script):
+def test_receiver_no_better_than_alone_restarts(script):
     script.ready("c", data="b")
     script.plan(share("c"))
     script.send(script.evaluated("c", 2.0, 0.6))  # what is usual
@@ -94,7 +94,7 @@ def test_a_receiver_that_is_no_better_in_its_own_epochs_than_jobs_alone_begins_a
     assert resumed(script.plan(share("b"), share("c"))) == {"b": 0}
 
 
-def test_of_a_spatial_merge_that_is_undone_both_begin_anew_and_neither_merges_again(script):
+def test_undone_spatial_merge_restarts_both_unmerged(script):
     script.plan(share("a", "b", mode="spatial"))
     script.send(script.evaluated("a", 2.0, 0.4))
     outcomes = script.send(script.evaluated("b", 2.0, 0.1))
@@ -105,7 +105,7 @@ def test_of_a_spatial_merge_that_is_undone_both_begin_anew_and_neither_merges_ag
     assert resumed(script.plan(share("a"), share("b"))) == {"a": 0, "b": 0}
 
 
-def test_what_a_run_had_on_disk_before_it_heard_of_the_undo_is_not_gone_on_with(script):
+def test_progress_saved_before_undo_is_unused(script):
     script.plan(share("a", "b", mode="spatial"))
     run = script.job("a")["run_id"]
     script.send(script.evaluated("b", 2.0, 0.1))
@@ -113,7 +113,7 @@ def test_what_a_run_had_on_disk_before_it_heard_of_the_undo_is_not_gone_on_with(
     assert script.job("a")["iterations"] == 0
 
 
-def test_what_a_node_has_kept_of_an_undone_merge_is_not_gone_on_with(script):
+def test_saved_state_of_undone_merge_is_unused(script):
     script.plan(share("a", "b"))
     script.send(script.finished("a", 900), script.evaluated("b", 2.0, 0.06))
     script.end("b", iterations=210)  # it stopped in an orderly way, before it was told of the undo
@@ -127,7 +127,7 @@ def test_what_a_node_has_kept_of_an_undone_merge_is_not_gone_on_with(script):
     assert (again.orders[0].resume_iterations, again.orders[0].oldest_generation) == (60, assigned.generation)
 
 
-def test_a_donor_goes_on_from_what_it_had_whatever_becomes_of_its_receiver(script):
+def test_donor_continues_from_its_own_progress(script):
     script.plan(share("a", "b"))
     script.send(script.evaluated("b", 2.0, 0.09, phase="donor"))
     script.end("a", iterations=210)
@@ -135,7 +135,7 @@ def test_a_donor_goes_on_from_what_it_had_whatever_becomes_of_its_receiver(scrip
     assert (assigned.orders[0].resume_iterations, assigned.orders[0].oldest_generation) == (210, 1)
 
 
-def test_a_job_that_was_done_before_its_node_heard_of_the_undo_tells_nothing_of_jobs_alone(script):
+def test_job_completed_before_undo_teaches_nothing(script):
     script.plan(share("a", "b"))
     script.send(script.finished("a", 900), script.evaluated("b", 2.0, 0.06))
     (run,) = ending_runs(script.job("b"))
@@ -144,7 +144,7 @@ def test_a_job_that_was_done_before_its_node_heard_of_the_undo_tells_nothing_of_
     assert script.kinds[kind]["finished"] == 0
 
 
-def test_what_was_undone_is_learned_of_the_job_that_did_not_gain_alone(script):
+def test_only_undone_job_is_remembered(script):
     script.plan(share("a", "b", mode="spatial"))
     script.send(script.evaluated("b", 2.0, 0.1))
     (past,) = script.bench.described["knowledge"]["outcomes"]
@@ -165,7 +165,7 @@ def used_up(script: Script, job_id: str, accuracy: float) -> list[Outcome]:
     return script.send(script.evaluated(job_id, 10.0, accuracy), script.finished(job_id, 1_000))
 
 
-def test_a_receiver_that_has_used_up_its_iterations_short_of_its_target_has_them_anew_alone(aiming):
+def test_receiver_short_of_target_gets_iterations_again(aiming):
     aiming.plan(share("a", "b"))
     aiming.send(aiming.evaluated("a", 3.0, 0.9), aiming.finished("a", 300))
     outcomes = used_up(aiming, "b", 0.89)
@@ -186,7 +186,7 @@ def test_a_receiver_that_has_used_up_its_iterations_short_of_its_target_has_them
     assert [each.job_id for each in of(JobCompleted, outcomes)] == ["b"], "alone it has had its chance"
 
 
-def test_of_a_spatial_merge_that_keeps_one_from_its_target_the_other_goes_on_from_where_it_is(aiming):
+def test_other_job_of_undone_spatial_merge_continues(aiming):
     aiming.plan(share("a", "b", mode="spatial"))
     aiming.send(aiming.evaluated("a", 10.0, 0.8))
     outcomes = used_up(aiming, "b", 0.89)
@@ -197,7 +197,7 @@ def test_of_a_spatial_merge_that_keeps_one_from_its_target_the_other_goes_on_fro
     assert resumed(aiming.plan(share("a"), share("b"))) == {"a": 990, "b": 0}
 
 
-def test_a_job_that_had_used_up_its_iterations_when_others_got_its_gpus_has_them_anew_too(aiming):
+def test_exhausted_job_without_gpus_gets_iterations_again(aiming):
     aiming.plan(share("a", "b", mode="spatial"))
     aiming.send(aiming.evaluated("a", 9.0, 0.8), aiming.evaluated("b", 9.0, 0.89))
     aiming.plan()
@@ -210,7 +210,7 @@ def test_a_job_that_had_used_up_its_iterations_when_others_got_its_gpus_has_them
 
 
 @pytest.mark.parametrize(("alone", "anew"), [(0.9, True), (0.88, False)])
-def test_a_target_that_jobs_of_the_kind_miss_alone_too_is_not_missed_for_the_merge(aiming, alone, anew):
+def test_usually_missed_target_is_no_merge_fault(aiming, alone, anew):
     aiming.ready("c", data="b", accuracy=0.9)
     aiming.plan(share("c"))
     aiming.send(aiming.evaluated("c", 2.0, 0.5))
@@ -221,7 +221,7 @@ def test_a_target_that_jobs_of_the_kind_miss_alone_too_is_not_missed_for_the_mer
     assert [each.job_id for each in completed] == ([] if anew else ["b"])
 
 
-def test_a_job_that_begins_anew_may_fail_as_often_as_a_new_one(aiming):
+def test_restarted_job_has_fresh_failure_count(aiming):
     aiming.plan(share("a", "b", mode="spatial"))
     used_up(aiming, "b", 0.89)
     aiming.end("a", iterations=990)
@@ -233,7 +233,7 @@ def test_a_job_that_begins_anew_may_fail_as_often_as_a_new_one(aiming):
     assert aiming.job("b")["ends"] is None
 
 
-def test_a_donor_and_a_job_that_has_met_its_target_are_over(aiming):
+def test_donor_and_receiver_at_target_are_over(aiming):
     aiming.plan(share("a", "b"))
     assert of(JobCompleted, used_up(aiming, "a", 0.8))
     assert of(JobCompleted, used_up(aiming, "b", 0.9))
@@ -250,7 +250,7 @@ def test_the_number_of_epochs_is_a_setting(watched):
     assert reasons(script.send(script.evaluated("b", watched, 0.0, phase="donor")))
 
 
-def test_a_job_that_does_not_share_is_in_no_merge_that_a_plan_wants():
+def test_unshared_job_is_in_no_merge():
     script = Script()
     script.ready("a", "b", sharing=False)
     assert is_refused(script, "a", "b")

@@ -128,7 +128,7 @@ def outcome(name: str = "task") -> PastMerge:
 
 @settings(deadline=None, max_examples=examples(15))
 @given(st.integers(0, 2**32), st.sampled_from([2, 20, 400]), st.sampled_from([1, 30, 300]))
-def test_what_is_known_stays_within_what_is_reserved_whatever_comes_and_goes(seed, kinds, most_live):
+def test_knowledge_stays_within_reserved_bytes(seed, kinds, most_live):
     year = Year(seed)
     for _ in range(300):
         year.step(kinds, most_live)
@@ -145,7 +145,7 @@ def test_what_is_known_stays_within_what_is_reserved_whatever_comes_and_goes(see
 
 
 @pytest.mark.slow
-def test_the_largest_of_everything_is_within_what_is_reserved():
+def test_largest_knowledge_fits_reserved_bytes():
     knowledge = Knowledge(POLICY.model_copy(update={"outcomes": (outcome("\1" * 64),) * MAX_OUTCOMES}))
     kinds = [knowledge.admit(workload(f"d{number}", accuracy=None)) for number in range(2 * KINDS_KEPT)]
     for kind in kinds:
@@ -161,7 +161,7 @@ def test_the_largest_of_everything_is_within_what_is_reserved():
     assert size(knowledge.state()) <= RESERVED + BYTES_PER_LIVE_KIND * live
 
 
-def test_the_largest_lookup_table_is_within_what_is_reserved():
+def test_largest_lookup_table_fits_reserved_bytes():
     speeds = Speeds(POLICY)
     rng = random.Random(1)
     for _ in range(20_000):
@@ -172,7 +172,7 @@ def test_the_largest_lookup_table_is_within_what_is_reserved():
     assert size(speeds.state()) <= 64 * 4_096
 
 
-def test_profiles_are_forgotten_of_kinds_without_jobs_first_and_then_of_those_used_least():
+def test_profiles_of_unused_kinds_are_dropped_first():
     knowledge = Knowledge(POLICY)
     kinds = [knowledge.admit(workload(f"d{number}", accuracy=None)) for number in range(KINDS_KEPT)]
     for kind in kinds:
@@ -188,7 +188,7 @@ def test_profiles_are_forgotten_of_kinds_without_jobs_first_and_then_of_those_us
     assert all(kind.is_usable for kind in (*kinds[1:7], *kinds[8:], newest, next_one))
 
 
-def test_an_answer_about_kinds_that_were_forgotten_meanwhile_tells_nothing_of_them():
+def test_answer_about_dropped_kinds_is_ignored():
     knowledge = Knowledge(POLICY)
     one, other = (knowledge.admit(workload(name, accuracy=None)) for name in "ab")
     for kind in (one, other):
@@ -199,7 +199,7 @@ def test_an_answer_about_kinds_that_were_forgotten_meanwhile_tells_nothing_of_th
     assert {pair[1:] for pair in knowledge.transfers} == {(other.key, other.key)}
 
 
-def test_an_answer_from_before_similarity_was_judged_otherwise_is_not_used():
+def test_answer_before_changed_similarity_is_unused():
     knowledge = Knowledge(POLICY)
     kind = knowledge.admit(workload("a", accuracy=None))
     knowledge.profiled(kind.key, profile(8, 8))
@@ -210,7 +210,7 @@ def test_an_answer_from_before_similarity_was_judged_otherwise_is_not_used():
     assert (kind.iterations, knowledge.transfers) == (None, {})
 
 
-def test_jobs_of_the_longest_names_and_errors_take_no_more_than_is_counted():
+def test_longest_names_and_errors_fit_counted_bytes():
     """Which is looked at after every event."""
     ids = [letter * LONGEST for letter in "ab"]
     nodes = tuple(
@@ -237,7 +237,7 @@ def test_jobs_of_the_longest_names_and_errors_take_no_more_than_is_counted():
     assert len(script.send(finished)) == 1
 
 
-def test_a_job_that_waits_for_another_run_of_it_is_counted_with_what_it_said_last():
+def test_retried_job_counts_with_its_last_error():
     script = Script()
     script.ready("a")
     kept = TuningJob(script.bench.cell.jobs.live["a"], 0, kind="", submitted_s=0.0)
@@ -246,7 +246,7 @@ def test_a_job_that_waits_for_another_run_of_it_is_counted_with_what_it_said_las
     assert kept.state_bytes - before >= len(kept.given_up["error"].encode())
 
 
-def test_one_user_with_thousands_of_kinds_leaves_half_of_the_room_to_others():
+def test_kinds_of_one_user_leave_half_room():
     script = Script(bench=Bench())
     limit_room(script.bench.cell, 12_000)
     taken = 0
@@ -258,7 +258,7 @@ def test_one_user_with_thousands_of_kinds_leaves_half_of_the_room_to_others():
 
 
 @pytest.mark.parametrize("field", ["dataset", "hyperparameters"])
-def test_kinds_differ_by_what_decides_how_a_job_fares(field):
+def test_kinds_differ_by_fields_that_affect_learning(field):
     other = {"dataset": workload("b").dataset, "hyperparameters": workload(batch_size=16).hyperparameters}
     assert kind_key(workload()) != kind_key(workload().model_copy(update={field: other[field]}))
     assert kind_key(workload(epochs=3)) == kind_key(workload(epochs=4)), "its bound is no part of it"

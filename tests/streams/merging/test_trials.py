@@ -62,7 +62,7 @@ def jobs_of(problem: MergeProblem, one: TransferPair) -> tuple[list[str], list[s
     return named(one.donor), named(one.receiver)
 
 
-def test_no_trial_is_made_before_finished_jobs_pay_for_it() -> None:
+def test_no_trial_precedes_jobs_that_pay() -> None:
     assert asked(after(ENOUGH - 1)).transfers == ()
     assert len(asked(after(ENOUGH)).transfers) == 1
 
@@ -71,14 +71,14 @@ def test_by_default_there_are_no_trials() -> None:
     assert asked(after(2 * ENOUGH, trial_budget=MergingPolicy().trial_budget)).transfers == ()
 
 
-def test_a_trial_is_of_one_donor_that_is_nearly_done_and_one_receiver() -> None:
+def test_trial_pairs_nearly_completed_donor_with_receiver() -> None:
     problem = asked(after(ENOUGH, modes=("temporal",)))
     (one,) = problem.transfers
     assert jobs_of(problem, one) == (["a"], ["b"])
     assert problem.most_later is not None
 
 
-def test_nobody_waits_for_a_donor_that_has_much_to_do() -> None:
+def test_long_donor_delays_no_receiver() -> None:
     script = after(ENOUGH, modes=("temporal",))
     script.send(script.finished("a", ITERATIONS))
     script.plan(share("b"))
@@ -86,14 +86,14 @@ def test_nobody_waits_for_a_donor_that_has_much_to_do() -> None:
     assert asked(script).transfers == ()
 
 
-def test_a_trial_whose_receiver_waits_goes_on_and_no_other_is_made() -> None:
+def test_only_one_trial_runs_at_a_time() -> None:
     script = after(ENOUGH, modes=("temporal",))
     script.plan(share("a", "b", mode="temporal"))
     problem = asked(script)
     assert [jobs_of(problem, one) for one in problem.transfers] == [(["a"], ["b"])]
 
 
-def test_one_that_waits_for_its_donor_is_taken_to_need_as_many_iterations_as_alone() -> None:
+def test_waiting_receiver_counts_iterations_as_alone() -> None:
     """Else it would look nearly done as soon as the plan parts it from its donor."""
     script = after(ENOUGH, modes=("temporal",))
     script.plan(share("a", "b", mode="temporal"))
@@ -101,7 +101,7 @@ def test_one_that_waits_for_its_donor_is_taken_to_need_as_many_iterations_as_alo
     assert waiting.iterations == ITERATIONS
 
 
-def test_what_undone_merges_have_cost_is_not_available_to_trials() -> None:
+def test_cost_of_undone_merges_reduces_trials() -> None:
     script = after(ENOUGH, modes=("temporal",))
     script.plan(share("a", "b", mode="temporal"))
     script.end("a", iterations=900)
@@ -114,7 +114,7 @@ def test_what_undone_merges_have_cost_is_not_available_to_trials() -> None:
     assert asked(script).transfers == ()
 
 
-def test_without_evidence_none_is_made_and_with_it_as_many_as_pay() -> None:
+def test_evidence_decides_number_of_trials() -> None:
     for evidence, offered in (("none", False), ("shown", True)):
         script = after(ENOUGH)
         script.evidence = evidence
@@ -122,7 +122,7 @@ def test_without_evidence_none_is_made_and_with_it_as_many_as_pay() -> None:
         assert (len(asked(script).transfers) > 1) == offered
 
 
-def test_a_zone_may_be_set_to_merge_as_soon_as_a_gain_is_expected() -> None:
+def test_zone_may_merge_on_expected_gain() -> None:
     problem = asked(after(0, merges="expected"))
     assert len(problem.transfers) > 1
     assert problem.most_later is None

@@ -61,7 +61,7 @@ def test_what_is_posed_fits_its_schema(bench):
     assert dict(record.headers)["ce_type"].decode() == SolvePosed.TYPE
 
 
-def test_the_log_has_the_digest_of_a_problem_and_not_the_problem(bench):
+def test_log_has_digest_instead_of_problem(bench):
     (decision,) = requests(bench)
     encoded = decision.outcome.problem.model_dump_json().encode()
     assert encoded not in decision.canonical
@@ -108,7 +108,7 @@ def test_a_problem_of_another_digest_is_refused(bench, byte):
         pytest.param(b'{"decision":{"type":"t"},"problem":{}}', "no decision: id", id="no decision"),
     ],
 )
-def test_a_record_that_poses_no_problem_is_refused_with_the_reason(value, reason):
+def test_record_without_problem_is_refused_with_reason(value, reason):
     with pytest.raises(InvalidRecordError, match=reason):
         pending_solve(ReadRecord("p.solves.requested", 0, 0, None, b"c", value, ()))
 
@@ -120,7 +120,7 @@ def test_a_decision_that_asks_for_nothing_is_refused(bench):
         pending_solve(ReadRecord("p.solves.requested", 0, 0, None, b"c", value, ()))
 
 
-def test_an_answer_is_the_event_that_intake_reads_on_its_topic(bench):
+def test_answer_is_event_of_intake_topic(bench):
     pending = pending_solve(posed(bench)[-1])
     answer = answer_to(pending, None, 1.5)
     sent = answer_record("prefix", pending, answer, TIME)
@@ -130,14 +130,14 @@ def test_an_answer_is_the_event_that_intake_reads_on_its_topic(bench):
     assert (envelope.event, envelope.time, envelope.source) == (answer, TIME, "solver")
 
 
-def test_an_answer_given_twice_has_one_id_and_other_requests_have_others(bench):
+def test_answer_has_one_id_per_request(bench):
     bench.send(bid("later"), tick(1.6))
     ids = [pending_solve(record).event_id for record in posed(bench)]
     assert ids == [pending_solve(record).event_id for record in posed(bench)]
     assert len(set(ids)) == 2
 
 
-def test_an_answer_without_solution_decides_the_bids_at_once(bench):
+def test_answer_without_solution_decides_bids(bench):
     pending = pending_solve(posed(bench)[-1])
     (rejected,) = bench.send(answer_to(pending, None, 0.0))
     assert (rejected.job_id, rejected.reason) == ("j", "solver_found_nothing")
@@ -163,13 +163,13 @@ def size(answer: SolveFinished) -> int:
     return len(answer.model_dump_json().encode())
 
 
-def test_a_solution_that_fits_into_an_event_stays_as_it_is():
+def test_fitting_solution_is_unchanged():
     solution = long_solution(100, 20)
     assert answered(solution).solution is solution
 
 
 @pytest.mark.parametrize("node_slots", [1, 33, 900])
-def test_of_a_solution_too_long_for_an_event_the_most_plans_that_fit_are_kept(node_slots):
+def test_oversized_solution_keeps_most_plans_that_fit(node_slots):
     solution = long_solution(2_000_000 // (11 * node_slots + 20), node_slots)
     assert len(solution.model_dump_json()) > MAX_VALUE_BYTES
     answer = answered(solution)

@@ -94,7 +94,7 @@ def test_requests_are_answered_one_after_another(started):
         ("hang", "it was broken off after 0.6 s"),
     ],
 )
-def test_a_request_without_answer_has_a_reason_and_the_next_one_its_answer(started, fault, reason):
+def test_failed_request_has_reason_and_next_works(started, fault, reason):
     process = started(obedient)
     failure = outcome(process, fault, time_limit_s=0.1)
     assert isinstance(failure, SolveFailure)
@@ -102,12 +102,12 @@ def test_a_request_without_answer_has_a_reason_and_the_next_one_its_answer(start
     assert found(process, "another") == as_asked(problem("another"), 1.0)
 
 
-def test_where_nothing_can_be_solved_no_request_is_to_blame(started):
+def test_unfit_installation_blames_no_request(started):
     with pytest.raises(SolverUnfitError, match="ended with status 1 before it was ready"):
         outcome(started(unloadable), "one")
 
 
-def test_a_process_that_never_gets_ready_is_not_waited_for(started, monkeypatch):
+def test_process_that_never_loads_is_given_up(started, monkeypatch):
     monkeypatch.setattr(solving, "READY_S", 0.2)
     with pytest.raises(SolverUnfitError, match="not ready within"):
         outcome(started(hanging), "one")

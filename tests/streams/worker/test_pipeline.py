@@ -98,7 +98,7 @@ def test_each_record_is_parsed_once(
     assert parses == {"events": len(inputs())}
 
 
-def test_a_record_in_another_form_than_the_canonical_one_is_parsed_once(
+def test_record_in_other_form_is_parsed_once(
     settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker, parses = Broker(), Parses(monkeypatch)
@@ -110,7 +110,7 @@ def test_a_record_in_another_form_than_the_canonical_one_is_parsed_once(
     assert all(b"\n" not in (sent.value or b"") for sent in broker.sent[LEDGER_TOPIC])
 
 
-def test_while_much_is_left_to_read_an_event_is_parsed_when_its_turn_comes(
+def test_event_is_parsed_at_its_turn_under_backlog(
     broker: Broker, settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.behind = [Place(JOBS_TOPIC, 0)]
@@ -119,7 +119,7 @@ def test_while_much_is_left_to_read_an_event_is_parsed_when_its_turn_comes(
     assert parses == {"events": len(inputs()), "claims": len(inputs())}
 
 
-def test_a_refused_record_is_a_dead_letter_and_acknowledged(broker: Broker, settings: WorkerSettings) -> None:
+def test_refused_record_is_acknowledged_dead_letter(broker: Broker, settings: WorkerSettings) -> None:
     broker.put(events.envelope(events.bid(99, CELL), "bad"), b"{")
     passed(broker, settings, count=len(inputs()))
     (letter,) = broker.sent[f"{JOBS_TOPIC}.dlt"]

@@ -6,7 +6,7 @@ from executors.lora.slots.checkpoints import AdapterOutput
 from tests.support.executors import order
 
 
-def test_jobs_of_two_cells_or_users_with_the_same_id_keep_their_adapters_apart(bench, tmp_path: Path) -> None:
+def test_same_job_ids_keep_separate_adapters(bench, tmp_path: Path) -> None:
     state, _ = bench.trained_alone(order("j", 8), 8)
     other, _ = bench.trained_alone(order("j", 8, seed=1), 8)
     first = AdapterOutput(tmp_path, "c", bench.base).publish(state, "u")

@@ -56,7 +56,7 @@ def test_what_no_cell_sends_is_impossible(slot: SlotAssigned) -> None:
     assert objection.kind == "impossible"
 
 
-def test_what_is_impossible_about_a_slot_is_said() -> None:
+def test_impossible_slot_has_reason() -> None:
     assert judged(IMPOSSIBLE["without end"]) == Objection(
         "impossible", "a slot of 1e+300 s: a cell has slots of 0.01 to 86400 s"
     )
@@ -85,7 +85,7 @@ FORGED = st.tuples(
 
 
 @given(st.lists(st.lists(FORGED, max_size=2), min_size=1, max_size=5))
-def test_whatever_was_forged_the_third_true_slot_after_it_is_obeyed(forged: list[list[Any]]) -> None:
+def test_third_true_slot_after_forgery_is_obeyed(forged: list[list[Any]]) -> None:
     """A cell of slots of ten seconds; before some of them somebody else writes up to two commands."""
     node, slot = Obedient(), 100
     for commands in forged:

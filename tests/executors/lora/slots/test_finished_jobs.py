@@ -18,13 +18,13 @@ from tests.support.executors import assignment, order
 JOB = order("j", quota=100, work=14)
 
 
-def test_a_finished_job_leaves_its_adapter_and_no_checkpoint(bench) -> None:
+def test_finished_job_leaves_adapter_without_checkpoint(bench) -> None:
     bench.carry_out(assignment(JOB))
     assert isinstance(bench.reports[-1], RunFinished)
     assert bench.kept("j") == [FINAL]
 
 
-def test_a_finished_job_that_is_ordered_again_is_reported_anew_without_training(bench) -> None:
+def test_repeated_finished_job_is_reported_without_training(bench) -> None:
     bench.carry_out(assignment(JOB))
     finished = bench.reports[-1]
     (bench.datasets / "pairs.jsonl").unlink()
@@ -36,9 +36,7 @@ def test_a_finished_job_that_is_ordered_again_is_reported_anew_without_training(
     ]
 
 
-def test_a_node_that_was_replaced_writes_nothing_over_a_finished_job(
-    bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_replaced_node_overwrites_no_finished_job(bench, caplog: pytest.LogCaptureFixture) -> None:
     stale = bench.runner(assignment(JOB))
     stale.advance()
     bench.carry_out(assignment(JOB, node="n2", slot=1), bench.workshop())
@@ -52,7 +50,7 @@ def test_a_node_that_was_replaced_writes_nothing_over_a_finished_job(
     assert not (bench.root / "adapters" / "c" / "u" / "j").exists()
 
 
-def test_another_job_under_the_id_of_a_finished_one_fails_for_good(bench) -> None:
+def test_other_job_under_finished_id_fails(bench) -> None:
     bench.carry_out(assignment(JOB))
     bench.carry_out(assignment(order("j", quota=100, work=14, rank=2), slot=1))
     failed = bench.reports[-1]
@@ -61,7 +59,7 @@ def test_another_job_under_the_id_of_a_finished_one_fails_for_good(bench) -> Non
     assert failed.error == "j: was finished for another user, or with other settings"
 
 
-def test_the_adapter_of_a_finished_job_is_not_anothers_who_asks_for_the_same(bench) -> None:
+def test_adapter_of_finished_job_stays_its_users(bench) -> None:
     bench.carry_out(assignment(JOB))
     before = {path: path.read_bytes() for path in (bench.root / "adapters").rglob("*.safetensors")}
     bench.carry_out(assignment(JOB.model_copy(update={"user": "v"}), slot=1))
@@ -80,7 +78,7 @@ def test_of_a_cancelled_job_nothing_is_kept(bench) -> None:
     assert bench.kept("j") == []
 
 
-def test_a_job_that_is_cancelled_during_its_last_step_publishes_nothing(bench) -> None:
+def test_job_cancelled_in_last_step_publishes_nothing(bench) -> None:
     runner = bench.runner(assignment(JOB))
     for _ in range(4):
         assert runner.advance() == "working"
@@ -94,9 +92,7 @@ def test_a_job_that_is_cancelled_during_its_last_step_publishes_nothing(bench) -
 
 
 @pytest.mark.parametrize(("late_s", "publishes"), [(150.0, True), (200.0, False)])
-def test_a_run_publishes_only_while_the_cell_still_waits_for_its_slot(
-    bench, late_s: float, publishes: bool
-) -> None:
+def test_run_publishes_only_while_slot_counts(bench, late_s: float, publishes: bool) -> None:
     runner = bench.runner(assignment(JOB))
     for _ in range(4):
         runner.advance()
@@ -114,9 +110,7 @@ def test_a_run_publishes_only_while_the_cell_still_waits_for_its_slot(
 
 
 @pytest.mark.parametrize(("slot", "withdrawn"), [(1, True), (2, True), (3, False)])
-def test_an_adapter_that_crossed_its_cancellation_is_withdrawn_and_an_old_one_is_not(
-    bench, slot: int, withdrawn: bool
-) -> None:
+def test_adapter_crossing_cancellation_is_withdrawn(bench, slot: int, withdrawn: bool) -> None:
     bench.carry_out(assignment(JOB))
     adapter = bench.root / "adapters" / "c" / "u" / "j"
     assert adapter.exists()

@@ -29,7 +29,7 @@ def recording_engine() -> tuple[type[FusedEngine], list[dict[str, tuple[int, int
     return Recording, steps
 
 
-def test_what_a_run_takes_is_reported_and_changes_nothing_where_it_is_reserved(bench) -> None:
+def test_memory_is_reported_and_unlimited_when_reserved(bench) -> None:
     bench.carry_out(assignment(limited("a", 16, PLENTY_GIB), order("b", 16)))
     (reported,) = [r for r in bench.told("a") if isinstance(r, RunProgressed)]
     assert reported.samples_done == 16
@@ -40,7 +40,7 @@ def test_what_a_run_takes_is_reported_and_changes_nothing_where_it_is_reserved(b
     torch.testing.assert_close(bench.saved("a").parameters, expected.parameters, rtol=1e-3, atol=1e-4)
 
 
-def test_a_run_that_takes_more_than_its_reservation_fails_alone_and_for_good(bench) -> None:
+def test_run_above_its_memory_fails_alone(bench) -> None:
     limit_gib = 1 / 1024
     bench.carry_out(assignment(limited("greedy", 64, limit_gib, **LARGE), order("b", 16)))
     failed = bench.told("greedy")[-1]
@@ -51,7 +51,7 @@ def test_a_run_that_takes_more_than_its_reservation_fails_alone_and_for_good(ben
     assert bench.told("b")[-1].samples_done == 16
 
 
-def test_a_run_may_take_what_it_was_told_to_take_and_the_tolerance_more(bench) -> None:
+def test_run_may_use_memory_and_tolerance(bench) -> None:
     bench.carry_out(assignment(limited("a", 32, PLENTY_GIB, **LARGE)))
     taken_gib = bench.told("a")[-1].memory_gib
     bench.reports.clear()
@@ -62,7 +62,7 @@ def test_a_run_may_take_what_it_was_told_to_take_and_the_tolerance_more(bench) -
     assert isinstance(bench.told("c")[-1], RunFailed)
 
 
-def test_a_device_that_has_less_than_the_run_takes_shows_the_lie_too(bench) -> None:
+def test_device_with_less_memory_reveals_claim(bench) -> None:
     class Small(FusedEngine):
         def step(self, job_ids=None):
             losses = super().step(job_ids)
@@ -79,7 +79,7 @@ def test_a_device_that_has_less_than_the_run_takes_shows_the_lie_too(bench) -> N
     assert bench.told("b")[-1].samples_done == 16
 
 
-def test_a_run_within_its_reservation_that_finds_no_memory_may_go_on_elsewhere(bench) -> None:
+def test_run_without_device_memory_may_move(bench) -> None:
     class Small(FusedEngine):
         def step(self, job_ids=None):
             raise torch.OutOfMemoryError("out of memory")
@@ -92,7 +92,7 @@ def test_a_run_within_its_reservation_that_finds_no_memory_may_go_on_elsewhere(b
 
 
 @pytest.mark.long
-def test_a_step_is_shared_only_where_one_as_large_was_measured(bench) -> None:
+def test_step_is_shared_after_one_as_large(bench) -> None:
     engine, steps = recording_engine()
     runs = assignment(limited("a", 400, PLENTY_GIB, batch_size=2), order("b", 400, batch_size=2))
     bench.carry_out(runs, bench.workshop(engine))
@@ -108,7 +108,7 @@ def test_a_step_is_shared_only_where_one_as_large_was_measured(bench) -> None:
     assert shared > 100
 
 
-def test_runs_whose_steps_grow_take_turns_with_the_others(bench) -> None:
+def test_growing_runs_alternate_with_others(bench) -> None:
     engine, steps = recording_engine()
     grown = iter(range(1, 10_000))
     engine.upcoming_size = lambda _self, _job_id: (next(grown), 1)

@@ -45,9 +45,7 @@ def test_no_run_begins_that_could_not_be_checkpointed(bench, disk: SmallDisk) ->
     assert runner.over == {"a", "b"}
 
 
-def test_a_run_whose_checkpoint_is_refused_is_not_failed_but_left_where_it_was(
-    bench, disk: SmallDisk
-) -> None:
+def test_run_with_refused_checkpoint_keeps_its_place(bench, disk: SmallDisk) -> None:
     shop = workshop(bench)
     runner = bench.runner(assignment(order("j", 100), order("other", 100, seed=1)), shop)
     while not bench.kept("j"):
@@ -75,7 +73,7 @@ def test_a_run_whose_checkpoint_is_refused_is_not_failed_but_left_where_it_was(
     )
 
 
-def test_what_still_can_be_checkpointed_is_before_the_node_leaves(bench, disk: SmallDisk) -> None:
+def test_possible_checkpoints_precede_offline(bench, disk: SmallDisk) -> None:
     runner = bench.runner(assignment(order("j", 100)), workshop(bench))
     for _ in range(2):
         runner.advance()
@@ -87,7 +85,7 @@ def test_what_still_can_be_checkpointed_is_before_the_node_leaves(bench, disk: S
     assert bench.saved("j").samples_done == 8
 
 
-def test_a_run_alone_is_failed_where_only_its_own_files_are_refused(bench, disk: SmallDisk) -> None:
+def test_run_fails_alone_if_only_its_files_fail(bench, disk: SmallDisk) -> None:
     (disk.folder / "j").write_text("in the way")
 
     bench.carry_out(assignment(order("j", 100), order("good", 24, seed=1)), workshop(bench))
@@ -96,7 +94,7 @@ def test_a_run_alone_is_failed_where_only_its_own_files_are_refused(bench, disk:
     assert bench.told("good")[-1].samples_done == 24
 
 
-def test_a_checkpoint_takes_about_what_was_said(bench, disk: SmallDisk) -> None:
+def test_checkpoint_takes_about_its_forecast_size(bench, disk: SmallDisk) -> None:
     shop = workshop(bench)
     job = order("j", 8, rank=32)
     bench.carry_out(assignment(job), shop)
@@ -106,7 +104,7 @@ def test_a_checkpoint_takes_about_what_was_said(bench, disk: SmallDisk) -> None:
     assert 0.8 * taken < shop.checkpoints.bytes_of(task_of(job)) < 1.2 * taken
 
 
-def test_room_is_said_by_folder_and_size(disk: SmallDisk, tmp_path: Path) -> None:
+def test_room_is_stated_by_folder_and_size(disk: SmallDisk, tmp_path: Path) -> None:
     room = DiskSpace({"output root": tmp_path, "state root": disk.folder}, least_free_bytes=2 * MIB)
     assert room.lacking(MIB) is None
     assert room.lacking(MIB, reserve=2) == f"the state root {disk.folder} has 4.0 MiB free and needs 5.0 MiB"

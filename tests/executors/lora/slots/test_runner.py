@@ -26,7 +26,7 @@ def work(lora: LoraRunner) -> None:
         pass
 
 
-def test_it_has_nothing_to_do_and_to_keep_before_its_first_slot(bench) -> None:
+def test_runner_is_idle_before_first_slot(bench) -> None:
     lora = runner(bench)
     assert (lora.advance(), lora.state()) == ("idle", None)
     lora.close("node_stops")
@@ -78,13 +78,13 @@ def test_another_process_goes_on_from_its_state(bench) -> None:
 
 
 @pytest.mark.parametrize("state", [{}, [], {"assignment": None, "over": []}, {"over": ["j"]}])
-def test_what_is_no_state_of_its_own_is_refused(bench, state: object) -> None:
+def test_foreign_state_is_refused(bench, state: object) -> None:
     with pytest.raises(ValueError, match=r"assignment|Input should be"):
         runner(bench).restore(state)
 
 
 @pytest.mark.parametrize("in_slot", [False, True], ids=["before a slot", "in a slot"])
-def test_of_a_cancelled_job_nothing_is_kept_however_often_it_is_told(bench, in_slot: bool) -> None:
+def test_cancelled_job_leaves_nothing(bench, in_slot: bool) -> None:
     bench.carry_out(assignment(order("j", 8)))
     assert bench.kept("j")
     lora = runner(bench)

@@ -14,7 +14,7 @@ from tests.support.executors import CELL, assignment, order, write_dataset
 SameTraining = Callable[[TaskState, TaskState], None]
 
 
-def test_a_run_trains_its_quota_then_saves_and_reports(bench) -> None:
+def test_run_trains_quota_then_saves_and_reports(bench) -> None:
     job = order("j", quota=16)
     runner = bench.carry_out(assignment(job))
     state, loss = bench.trained_alone(job, 16)
@@ -28,12 +28,12 @@ def test_a_run_trains_its_quota_then_saves_and_reports(bench) -> None:
     assert runner.advance() == "idle"
 
 
-def test_the_batch_that_reaches_the_quota_is_trained_whole(bench) -> None:
+def test_batch_reaching_quota_is_trained_whole(bench) -> None:
     bench.carry_out(assignment(order("j", quota=9)))
     assert bench.reports[-1].samples_done == 12
 
 
-def test_the_last_batch_of_all_is_cut_and_the_adapter_published(bench) -> None:
+def test_last_batch_is_cut_and_adapter_published(bench) -> None:
     job = order("j", quota=100, work=14)
     bench.carry_out(assignment(job))
     state, loss = bench.trained_alone(job, 14)
@@ -45,9 +45,7 @@ def test_the_last_batch_of_all_is_cut_and_the_adapter_published(bench) -> None:
     assert torch.equal(bench.adapter("j"), state.parameters)
 
 
-def test_runs_that_share_steps_end_each_at_its_own_quota_as_if_alone(
-    bench, assert_same_training: SameTraining
-) -> None:
+def test_sharing_runs_end_at_own_quotas(bench, assert_same_training: SameTraining) -> None:
     jobs = {
         "short": order("short", quota=8, batch_size=4),
         "long": order("long", quota=30, batch_size=3, seed=1, rank=2, target_modules=("o_proj",)),
@@ -66,7 +64,7 @@ def test_runs_that_share_steps_end_each_at_its_own_quota_as_if_alone(
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["parked", "from the store"])
-def test_a_job_is_the_same_however_its_work_is_cut_into_slots(bench, restarted: bool) -> None:
+def test_job_is_independent_of_its_slots(bench, restarted: bool) -> None:
     workshop = bench.workshop()
     for slot, (quota, done) in enumerate([(9, 12), (1, 16), (100, 31)]):
         job = order("j", quota, work=31, dropout=0.1)
@@ -78,7 +76,7 @@ def test_a_job_is_the_same_however_its_work_is_cut_into_slots(bench, restarted: 
     assert bench.reports[-1].loss == loss
 
 
-def test_what_has_gone_on_elsewhere_is_not_taken_from_memory(bench) -> None:
+def test_state_continued_elsewhere_is_not_reused(bench) -> None:
     first, second = bench.workshop(), bench.workshop()
     bench.carry_out(assignment(order("j", 8)), first)
     bench.carry_out(assignment(order("j", 8, resume=8), node="n2", slot=1), second)
@@ -100,7 +98,7 @@ def test_the_end_of_the_slot_ends_every_run(bench) -> None:
     assert bench.saved("a").samples_done == bench.saved("b").samples_done == 8
 
 
-def test_a_run_says_how_long_it_has_had_the_node(bench) -> None:
+def test_run_reports_its_time_of_node(bench) -> None:
     class SlowEngine(FusedEngine):
         def step(self, job_ids=None):
             bench.clock.now_s += 6.0
@@ -116,7 +114,7 @@ def test_a_run_says_how_long_it_has_had_the_node(bench) -> None:
     assert 12.0 < told["small"].node_s < 12.0 + 3.0, "two steps alone, and of the first a part by its tokens"
 
 
-def test_the_time_that_the_data_of_a_run_takes_is_its_own(bench) -> None:
+def test_data_time_counts_for_its_run(bench) -> None:
     class SlowReader(FusedEngine):
         def upcoming_size(self, job_id):
             bench.clock.now_s += 5.0 if job_id == "slow" else 0.0
@@ -127,7 +125,7 @@ def test_the_time_that_the_data_of_a_run_takes_is_its_own(bench) -> None:
     assert (bench.told("slow")[-1].node_s, bench.told("good")[-1].node_s) == (5.0, 0.0)
 
 
-def test_the_first_step_of_a_run_of_declared_speed_is_its_own(bench) -> None:
+def test_first_step_with_declared_speed_is_alone(bench) -> None:
     class SlowEngine(FusedEngine):
         def step(self, job_ids=None):
             bench.clock.now_s += 40.0 if "slow" in job_ids else 1.0
@@ -149,7 +147,7 @@ def test_the_first_step_of_a_run_of_declared_speed_is_its_own(bench) -> None:
     assert 0.0 < node_s["known"] < 80.0 / 4
 
 
-def test_a_run_that_another_left_no_time_for_a_step_says_so(bench) -> None:
+def test_run_without_time_for_step_reports_it(bench) -> None:
     class SlowEngine(FusedEngine):
         def step(self, job_ids=None):
             bench.clock.now_s += 400.0
@@ -169,7 +167,7 @@ def test_a_run_that_another_left_no_time_for_a_step_says_so(bench) -> None:
     assert (waited.permanent, waited.error) == (False, "the slot was over before the run's first step")
 
 
-def test_a_run_says_how_many_records_its_data_have(bench) -> None:
+def test_run_reports_number_of_records(bench) -> None:
     write_dataset(bench.datasets / "more.jsonl", records=61)
     bench.carry_out(assignment(order("j", 8, dataset="more.jsonl")))
     assert isinstance(bench.reports[0], RunStarted)
@@ -184,7 +182,7 @@ def test_closing_before_anything_began_fails_the_runs(bench) -> None:
     assert runner.advance() == "idle"
 
 
-def test_a_run_that_is_killed_resumes_its_checkpoint_and_keeps_its_goal(bench) -> None:
+def test_killed_run_resumes_with_its_goal(bench) -> None:
     job = order("j", quota=40, work=1_000, dropout=0.1)
     bench.carry_out(assignment(job))
     later = assignment(job.model_copy(update={"resume_samples": 40}), slot=1)
@@ -200,9 +198,7 @@ def test_a_run_that_is_killed_resumes_its_checkpoint_and_keeps_its_goal(bench) -
 
 
 @pytest.mark.parametrize("work", [16, 1_000], ids=["finished", "at its quota"])
-def test_a_run_that_is_killed_between_checkpoint_and_report_reports_without_training(
-    bench, work: int
-) -> None:
+def test_run_killed_before_report_reports_without_training(bench, work: int) -> None:
     assigned = assignment(order("j", quota=16, work=work))
     bench.carry_out(assigned)
     lost = bench.reports.pop()
@@ -217,7 +213,7 @@ def test_a_run_that_is_killed_between_checkpoint_and_report_reports_without_trai
 
 
 @pytest.mark.parametrize(("work", "kind"), [(1_000, RunProgressed), (12, RunFinished)])
-def test_what_a_killed_process_trained_is_reported_even_when_the_slot_is_over(bench, work: int, kind) -> None:
+def test_killed_training_is_reported_after_slot(bench, work: int, kind) -> None:
     assigned = assignment(order("j", quota=40, work=work), order("unbegun", 8, resume=99))
     killed = bench.runner(assigned)
     for _ in range(3):
@@ -230,7 +226,7 @@ def test_what_a_killed_process_trained_is_reported_even_when_the_slot_is_over(be
     assert [report for report in reports if report[0] != "j"] == [("unbegun", RunFailed, 99)]
 
 
-def test_a_run_waits_for_its_predecessor_while_the_others_train(bench) -> None:
+def test_run_waits_for_predecessor_while_others_train(bench) -> None:
     predecessor = bench.runner(assignment(order("j", 8)))
     predecessor.advance()
     moved = assignment(order("j", 8, resume=8), order("k", 8, seed=1), node="n2", slot=1)
@@ -259,7 +255,7 @@ def test_a_run_does_not_wait_for_ever(bench) -> None:
     assert (bench.told("j")[-1].samples_done, bench.told("new")[-1].samples_done) == (16, 8)
 
 
-def test_a_run_trains_in_its_own_slot_however_short_when_its_predecessor_died(bench) -> None:
+def test_run_in_short_slot_outlives_dead_predecessor(bench) -> None:
     bench.carry_out(assignment(order("j", 8)))
     short = assignment(order("j", 8, resume=20), slot=1, length_s=4.0)
     successor = bench.runner(short, bench.workshop())
@@ -292,7 +288,7 @@ def test_checkpoints_come_by_steps_and_by_time(bench) -> None:
     assert bench.saved("j").samples_done == 32
 
 
-def test_a_cancelled_job_is_over_without_a_word_and_the_others_go_on(bench) -> None:
+def test_cancelled_job_ends_silently_and_others_continue(bench) -> None:
     runner = bench.runner(assignment(order("a", 16), order("b", 16, seed=1)))
     runner.advance()
     runner.cancel("a")

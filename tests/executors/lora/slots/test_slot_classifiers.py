@@ -19,7 +19,7 @@ def classifier_bench(bench, tmp_path: Path):
     return bench
 
 
-def test_runs_share_steps_and_slots_and_have_heads_of_their_own(classifier_bench) -> None:
+def test_classifier_runs_share_steps_with_own_heads(classifier_bench) -> None:
     bench = classifier_bench
     for slot in (0, 1):
         one = order("one", 12, work=24, dataset="labelled.jsonl", dropout=0.1)
@@ -33,7 +33,7 @@ def test_runs_share_steps_and_slots_and_have_heads_of_their_own(classifier_bench
     assert not torch.equal(bench.adapter("one")[head], bench.adapter("two")[head])
 
 
-def test_text_without_labels_fails_the_run_for_good_and_no_other(classifier_bench) -> None:
+def test_unlabelled_text_fails_only_its_run(classifier_bench) -> None:
     bench = classifier_bench
     bench.carry_out(
         assignment(order("bad", 8, dataset="text.jsonl"), order("good", 8, dataset="labelled.jsonl"))

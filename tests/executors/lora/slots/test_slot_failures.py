@@ -38,7 +38,7 @@ def bad_data(bench) -> None:
 
 @pytest.mark.usefixtures("bad_data")
 @pytest.mark.parametrize(("bad", "error"), UNFIT.values(), ids=UNFIT.keys())
-def test_what_can_run_nowhere_fails_for_good_and_the_other_trains(bench, bad, error: str) -> None:
+def test_impossible_run_fails_permanently_and_other_trains(bench, bad, error: str) -> None:
     runner = bench.carry_out(assignment(bad, order("good", 8)))
     (failed,) = bench.told("bad")
     assert isinstance(failed, RunFailed)
@@ -48,7 +48,7 @@ def test_what_can_run_nowhere_fails_for_good_and_the_other_trains(bench, bad, er
     assert runner.over == {"bad", "good"}
 
 
-def test_a_job_whose_settings_or_data_changed_since_its_checkpoint_fails_for_good(bench) -> None:
+def test_job_with_changed_settings_or_data_fails(bench) -> None:
     bench.carry_out(assignment(order("a", 8), order("b", 8, dataset="pairs.jsonl")))
     write_dataset(bench.datasets / "pairs.jsonl", seed=6)
     bench.reports.clear()
@@ -61,14 +61,14 @@ def test_a_job_whose_settings_or_data_changed_since_its_checkpoint_fails_for_goo
     assert a.samples_done == b.samples_done == 8
 
 
-def test_a_node_with_another_base_model_fails_its_runs_but_not_for_good(bench) -> None:
+def test_wrong_base_model_fails_runs_not_permanently(bench) -> None:
     bench.carry_out(assignment(order("j", 8), base_model="other"))
     (failed,) = bench.reports
     assert not failed.permanent
     assert "base model tiny, not other" in failed.error
 
 
-def test_a_run_that_diverges_does_not_disturb_the_other(bench, assert_same_training: SameTraining) -> None:
+def test_diverging_run_leaves_other_unchanged(bench, assert_same_training: SameTraining) -> None:
     wild, calm = order("wild", 8), order("calm", 24, seed=1)
     state, loss = bench.trained_alone(wild, 8)
     state = dataclasses.replace(state, parameters=state.parameters * float("nan"))
@@ -82,7 +82,7 @@ def test_a_run_that_diverges_does_not_disturb_the_other(bench, assert_same_train
 
 
 @pytest.mark.parametrize("fused", [True, False], ids=["fused", "alone"])
-def test_a_run_whose_gradient_overflows_at_a_finite_loss_fails_and_does_not_disturb_the_other(
+def test_overflowing_gradient_fails_only_its_run(
     bench, assert_same_training: SameTraining, fused: bool
 ) -> None:
     wild, calm = order("wild", 8), order("calm", 24, seed=1)
@@ -101,9 +101,7 @@ def test_a_run_whose_gradient_overflows_at_a_finite_loss_fails_and_does_not_dist
         assert_same_training(bench.saved("calm"), bench.trained_alone(calm, 24)[0])
 
 
-def test_a_dataset_that_is_cut_under_a_run_does_not_disturb_the_other(
-    bench, assert_same_training: SameTraining
-) -> None:
+def test_truncated_dataset_fails_only_its_run(bench, assert_same_training: SameTraining) -> None:
     write_dataset(bench.datasets / "cut.jsonl")
     cut, sound = order("cut", 400, dataset="cut.jsonl"), order("sound", 32, seed=1)
     runner = bench.runner(assignment(cut, sound))
@@ -132,7 +130,7 @@ class NarrowEngine(FusedEngine):
         return super().step(job_ids)
 
 
-def test_runs_that_do_not_fit_into_one_step_take_turns(bench) -> None:
+def test_runs_too_large_together_alternate(bench) -> None:
     workshop = bench.workshop(NarrowEngine)
     jobs = [order("a", 16), order("b", 16, seed=1)]
     bench.carry_out(assignment(*jobs), workshop)
@@ -152,7 +150,7 @@ class FullEngine(FusedEngine):
         return super().step(job_ids)
 
 
-def test_what_a_run_has_learned_is_saved_before_it_gives_up_here(bench) -> None:
+def test_progress_is_saved_before_local_failure(bench) -> None:
     bench.carry_out(assignment(order("j", 100)), bench.workshop(FullEngine))
     failed = bench.reports[-1]
     assert (failed.permanent, failed.samples_done) == (False, 8)
@@ -189,14 +187,14 @@ def test_a_replaced_writer_stops_without_a_word(bench, caplog: pytest.LogCapture
     assert bench.saved("j").samples_done == 8
 
 
-def test_an_order_of_a_slot_that_was_replaced_is_not_begun(bench) -> None:
+def test_order_of_replaced_slot_is_not_begun(bench) -> None:
     bench.carry_out(assignment(order("j", 8), slot=5))
     bench.reports.clear()
     assert bench.carry_out(assignment(order("j", 8), slot=4)).over == {"j"}
     assert bench.reports == []
 
 
-def test_a_store_that_fails_costs_the_run_only_here(bench) -> None:
+def test_failing_store_costs_run_only_here(bench) -> None:
     runner = bench.runner(assignment(order("j", 100), order("good", 24, seed=1)))
     runner.advance()
     (bench.root / "checkpoints").mkdir()
@@ -209,7 +207,7 @@ def test_a_store_that_fails_costs_the_run_only_here(bench) -> None:
     assert bench.told("good")[-1].samples_done == 24
 
 
-def test_an_output_that_cannot_be_written_costs_the_run_only_here(bench) -> None:
+def test_unwritable_output_costs_run_only_here(bench) -> None:
     (bench.root / "adapters").write_text("in the way")
     bench.carry_out(assignment(order("j", 8, work=8)))
     failed = bench.reports[-1]

@@ -113,7 +113,7 @@ ERRORS = {
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("name", ["TypeError", "RuntimeError"])
-def test_a_task_that_raises_at_any_stage_fails_alone(
+def test_task_raising_at_any_stage_fails_alone(
     bench, undisturbed, monkeypatch: pytest.MonkeyPatch, stage: str, name: str
 ) -> None:
     error, message, permanent = ERRORS[name]
@@ -129,7 +129,7 @@ def test_a_task_that_raises_at_any_stage_fails_alone(
 
 
 @pytest.mark.parametrize(("error", "message", "permanent"), ERRORS.values(), ids=ERRORS.keys())
-def test_every_type_of_error_is_a_failure_of_its_task(
+def test_every_error_type_fails_its_task(
     bench, monkeypatch: pytest.MonkeyPatch, error: Exception, message: str, permanent: bool
 ) -> None:
     monkeypatch.setattr(FaultyTask, "stage", "data")
@@ -187,9 +187,7 @@ def test_a_task_that_cannot_be_written_fails_alone(
     assert workshop.engine.job_ids == ()
 
 
-def test_tasks_that_fail_together_fail_each_with_its_own_reason(
-    bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_joint_failures_keep_own_reasons(bench, monkeypatch: pytest.MonkeyPatch) -> None:
 
     class Unlucky(ResidentTask):
         def finish_step(self) -> None:

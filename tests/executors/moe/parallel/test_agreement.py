@@ -13,7 +13,7 @@ from executors.moe.parallel.micro_ops import CollectiveKind
 A, R = CollectiveKind.ALL_TO_ALL, CollectiveKind.ALLREDUCE
 
 
-def test_an_allreduce_is_granted_once_all_ranks_have_it() -> None:
+def test_allreduce_is_granted_once_all_have_it() -> None:
     agreement = Agreement(2)
     agreement.submitted(0, R, "gradient")
     assert agreement.grant() is None
@@ -21,7 +21,7 @@ def test_an_allreduce_is_granted_once_all_ranks_have_it() -> None:
     assert agreement.grant() == IssueGrant(R, 1)
 
 
-def test_an_all_to_all_is_granted_once_one_rank_has_it_and_before_allreduces() -> None:
+def test_all_to_all_precedes_allreduces() -> None:
     agreement = Agreement(2)
     for rank in range(2):
         agreement.submitted(rank, R, "gradient")
@@ -35,7 +35,7 @@ def test_an_all_to_all_is_granted_once_one_rank_has_it_and_before_allreduces() -
     assert agreement.grant() == IssueGrant(R, 1)
 
 
-def test_an_all_to_all_waits_for_the_allreduce_under_way_on_all_ranks_and_for_no_other() -> None:
+def test_all_to_all_waits_for_running_allreduce_only() -> None:
     agreement = Agreement(2)
     for rank in range(2):
         for part in range(3):
@@ -48,7 +48,7 @@ def test_an_all_to_all_waits_for_the_allreduce_under_way_on_all_ranks_and_for_no
     assert agreement.grant() == IssueGrant(A, 1)
 
 
-def test_no_allreduce_is_granted_while_a_rank_expects_an_all_to_all() -> None:
+def test_expected_all_to_all_holds_allreduces() -> None:
     agreement = Agreement(2)
     agreement.expected(0, 1)
     for rank in range(2):
@@ -63,14 +63,14 @@ def test_no_allreduce_is_granted_while_a_rank_expects_an_all_to_all() -> None:
     assert agreement.grant() == IssueGrant(R, 1)
 
 
-def test_several_all_to_alls_that_wait_are_granted_at_once() -> None:
+def test_waiting_all_to_alls_are_granted_together() -> None:
     agreement = Agreement(2)
     for chunk in range(3):
         agreement.submitted(0, A, f"chunk {chunk}")
     assert agreement.grant() == IssueGrant(A, 3)
 
 
-def test_ranks_that_do_not_do_the_same_are_told_what_differs() -> None:
+def test_differing_ranks_get_the_difference() -> None:
     agreement = Agreement(2)
     agreement.submitted(0, A, "layer 1 forward")
     with pytest.raises(
@@ -79,7 +79,7 @@ def test_ranks_that_do_not_do_the_same_are_told_what_differs() -> None:
         agreement.submitted(1, A, "layer 2 forward")
 
 
-def test_it_says_who_has_not_come() -> None:
+def test_absent_ranks_are_named() -> None:
     agreement = Agreement(3)
     for rank in (0, 2):
         agreement.submitted(rank, A, "layer 1 forward")
@@ -95,9 +95,7 @@ def test_it_says_who_has_not_come() -> None:
     program=st.lists(st.sampled_from([A, R]), max_size=20),
     seed=st.integers(0, 2**32),
 )
-def test_whatever_the_ranks_pace_all_ends_and_the_kinds_never_run_at_once(
-    world: int, program: list[CollectiveKind], seed: int
-) -> None:
+def test_kinds_never_overlap_at_any_pace(world: int, program: list[CollectiveKind], seed: int) -> None:
     random = Random(seed)
     agreement = Agreement(world)
     submitted = [0] * world  # of the program

@@ -30,7 +30,7 @@ def heard(wire: Wire) -> list[object]:
 @pytest.mark.parametrize(
     "line", [b"17", b"hello", b'["join", 3, 0, ""]', b'["join", "guessed", 0, ""]', b'["go"]']
 )
-def test_whoever_else_has_found_the_port_is_sent_away(coordinator: Coordinator, line: bytes) -> None:
+def test_stranger_on_port_is_rejected(coordinator: Coordinator, line: bytes) -> None:
     with socket.create_connection(coordinator.address) as stranger:
         stranger.sendall(line + b"\n")
         stranger.settimeout(_WAIT_S)
@@ -42,7 +42,7 @@ def test_whoever_else_has_found_the_port_is_sent_away(coordinator: Coordinator, 
     wire.close()
 
 
-def test_strangers_that_say_nothing_keep_no_rank_waiting(coordinator: Coordinator) -> None:
+def test_silent_strangers_block_no_rank(coordinator: Coordinator) -> None:
     silent = [socket.create_connection(coordinator.address) for _ in range(100)]
     silent[0].sendall(b"[")
     wire = Wire(socket.create_connection(coordinator.address))

@@ -13,7 +13,7 @@ from tests.support import parallel_scenarios as scenarios
         pytest.param("SIGSTOP", 3.0, 4.0, id="stopped"),
     ],
 )
-def test_the_others_are_told_of_a_lost_rank_and_form_a_new_group(
+def test_lost_rank_is_reported_and_group_reformed(
     run_survivors: RunRanks, signal: str, timeout_s: float, within_s: float
 ) -> None:
     results = run_survivors(scenarios.lose_a_rank, 3, [0, 1], signal=signal, peer_timeout_s=timeout_s)
@@ -24,14 +24,14 @@ def test_the_others_are_told_of_a_lost_rank_and_form_a_new_group(
         assert result["total"] == [2.0, 2.0, 2.0]
 
 
-def test_ranks_with_other_terms_are_told_of_both(run: RunRanks) -> None:
+def test_ranks_with_other_terms_name_both(run: RunRanks) -> None:
     results = run(scenarios.disagree, 3, peer_timeout_s=20.0, terms="plan b", partition_bytes=256)
     for result in results:
         assert result["type"] == "DisagreementError", result
         assert "rank 2 has 'plan b', rank 0 has ''" in result["text"]
 
 
-def test_ranks_with_other_micro_ops_are_told_of_both(run: RunRanks) -> None:
+def test_ranks_with_other_micro_ops_name_both(run: RunRanks) -> None:
     results = run(scenarios.disagree, 3, peer_timeout_s=20.0, terms="", partition_bytes=128)
     for result in results:
         assert result["type"] == "DisagreementError", result

@@ -25,7 +25,7 @@ def offloaded(resident: int, experts: int) -> OffloadedExperts:
 
 @pytest.mark.parametrize("resident", [0, 1, 3])
 @pytest.mark.parametrize("counts", [[4, 0, 3, 5], [0, 0, 0, 0], [0, 7, 0, 0], [0, 0, 2, 6]])
-def test_outputs_and_gradients_are_those_of_experts_on_the_device(resident: int, counts: list[int]) -> None:
+def test_offloaded_outputs_and_gradients_are_unchanged(resident: int, counts: list[int]) -> None:
     whole, experts = SmallExperts(range(4), HIDDEN, seed=1), offloaded(resident, 4)
     rows = torch.randn(sum(counts), HIDDEN, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     mine, theirs = rows.clone().requires_grad_(), rows.clone().requires_grad_()
@@ -47,7 +47,7 @@ def test_counts_of_fewer_experts_are_refused() -> None:
 
 
 @given(experts=st.integers(1, 6), resident=st.integers(0, 6))
-def test_pieces_are_the_residents_and_each_other_expert_alone(experts: int, resident: int) -> None:
+def test_pieces_are_residents_and_single_experts(experts: int, resident: int) -> None:
     resident = min(resident, experts)
     stacked = torch.arange(experts * 6.0).view(experts, 2, 3)
     pieces = place(stacked, resident, CPU)

@@ -21,7 +21,7 @@ packings = (
 
 
 @given(packings)
-def test_each_group_hosts_every_expert_once_and_replicas_the_same(packing: Packing) -> None:
+def test_group_hosts_each_expert_once(packing: Packing) -> None:
     for rank in range(packing.world):
         hosted = [expert for peer in packing.group(rank) for expert in packing.hosted(peer)]
         assert hosted == list(range(packing.experts))
@@ -37,7 +37,7 @@ def test_each_group_hosts_every_expert_once_and_replicas_the_same(packing: Packi
     packing=packings,
     times=st.lists(st.tuples(st.floats(0.1, 9.0), st.floats(0.1, 9.0)), min_size=6, max_size=6),
 )
-def test_packing_settles_at_the_least_at_which_the_experts_outlast_the_all_to_all(
+def test_packing_stops_where_experts_outlast_all_to_all(
     packing: Packing, times: list[tuple[float, float]]
 ) -> None:
     measured = {packing.per_device * 2**power: MicroOpTimes(*each) for power, each in enumerate(times)}
@@ -49,7 +49,7 @@ def test_packing_settles_at_the_least_at_which_the_experts_outlast_the_all_to_al
     assert settled.per_device == min(enough, default=max(sizes))
 
 
-def test_experts_are_not_packed_when_they_outlast_the_all_to_all() -> None:
+def test_experts_outlasting_all_to_all_stay_unpacked() -> None:
     packing = Packing(4, 4, 1)
     assert next_packing(packing, MicroOpTimes(all_to_all_s=1.0, feed_forward_s=1.0)) == packing
     assert next_packing(packing, MicroOpTimes(all_to_all_s=1.1, feed_forward_s=1.0)).per_device == 2
@@ -69,7 +69,7 @@ EXPERT = ExpertBytes(kept=100, computing=20, visiting=50)
     ("budget_bytes", "resident"),
     [(1_280, 4), (1_279, 3), (3 * 320 + 50, 3), (3 * 320 + 49, 2), (320 + 50, 1), (320 + 49, 0), (50, 0)],
 )
-def test_experts_stay_on_the_device_as_far_as_one_more_has_room(budget_bytes: int, resident: int) -> None:
+def test_experts_stay_with_room_for_one_more(budget_bytes: int, resident: int) -> None:
     assert resident_experts(4, 3, EXPERT, budget_bytes) == resident
 
 
@@ -79,7 +79,7 @@ def test_experts_stay_on_the_device_as_far_as_one_more_has_room(budget_bytes: in
     expert=st.builds(ExpertBytes, st.integers(1, 99), st.integers(0, 99), st.integers(1, 99)),
     budget_bytes=st.integers(1, 5_000),
 )
-def test_as_many_experts_stay_as_fit_beside_one_that_comes(
+def test_kept_experts_fit_next_to_incoming_one(
     per_device: int, layers: int, expert: ExpertBytes, budget_bytes: int
 ) -> None:
     def taken_bytes(resident: int) -> int:
@@ -94,7 +94,7 @@ def test_as_many_experts_stay_as_fit_beside_one_that_comes(
             resident_experts(per_device, layers, expert, budget_bytes)
 
 
-def test_a_budget_without_room_for_one_expert_is_refused_with_what_to_do() -> None:
+def test_budget_below_one_expert_names_remedy() -> None:
     expert = ExpertBytes(kept=2**32, computing=0, visiting=2**31)
     with pytest.raises(
         ValueError,

@@ -42,9 +42,7 @@ def test_outputs_and_gradients_equal_plain_ddp(run: RunRanks, world: int, chunks
     assert overlaps(trace) == []
 
 
-def test_no_allreduce_overlaps_an_all_to_all_which_waits_behind_one_at_most(
-    run: RunRanks, world: int
-) -> None:
+def test_allreduce_never_overlaps_all_to_all_on_cuda(run: RunRanks, world: int) -> None:
     results = run(scenarios.communicate_at_random, world, count=60, device="cuda")
     everyone = [float(rank) for rank in range(world)]
     assert all(result["sums"] == [sum(everyone)] for result in results)
@@ -65,7 +63,7 @@ def test_a_recording_has_the_times_of_the_device(run: RunRanks, world: int) -> N
         assert result["host"]["submitted_s"] - result["began_s"] < submitted_s
 
 
-def test_gradients_in_the_hosts_memory_are_averaged_on_the_devices(run: RunRanks, world: int) -> None:
+def test_host_gradients_are_averaged_on_devices(run: RunRanks, world: int) -> None:
     mean = sum(range(1, world + 1)) / world
     for result in run(scenarios.average_staged, world, device="cuda"):
         assert result["gradient"] == pytest.approx([mean * number for number in range(10)])

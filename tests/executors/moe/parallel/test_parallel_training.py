@@ -50,7 +50,7 @@ def test_outputs_and_gradients_equal_plain_ddp(
     assert overlaps(trace) == []
 
 
-def test_no_allreduce_overlaps_an_all_to_all_which_waits_behind_one_at_most(run: RunRanks) -> None:
+def test_allreduce_never_overlaps_all_to_all(run: RunRanks) -> None:
     results = run(scenarios.communicate_at_random, 3, count=60)
     assert all(result["sums"] == [3.0] for result in results)
     assert all(arrived == [0.0, 1.0, 2.0] for result in results for arrived in result["arrived"])
@@ -67,7 +67,7 @@ def test_ranks_issue_in_one_order(run: RunRanks) -> None:
     assert orders[0] == orders[1] == orders[2]
 
 
-def test_a_step_by_a_plan_has_the_gradients_of_one_without_and_the_planned_order(run: RunRanks) -> None:
+def test_planned_step_keeps_gradients_and_order(run: RunRanks) -> None:
     last = 3 * 2 * (1 + 2 * 2) - 3  # all-to-alls of three layers, of which backward passes have no counts
     results = run(scenarios.train_by_plan, 2, after=last)
     for result in results:
@@ -87,9 +87,7 @@ def test_a_step_by_a_plan_has_the_gradients_of_one_without_and_the_planned_order
     ],
     ids=["allreduces", "all_to_alls"],
 )
-def test_ranks_whose_steps_differ_are_told_so_when_they_plan(
-    run: RunRanks, more: tuple[int, int], text: str
-) -> None:
+def test_ranks_with_other_steps_fail_when_planning(run: RunRanks, more: tuple[int, int], text: str) -> None:
     for result in run(scenarios.disagree_on_a_plan, 3, allreduces=more[0], all_to_alls=more[1]):
         assert text in result["text"]
 
@@ -106,14 +104,14 @@ def test_experts_move_to_where_they_are_packed(run: RunRanks, per_device: Sequen
         assert result["times"] == {"all_to_all_s": 1.5, "feed_forward_s": 1.0}
 
 
-def test_a_recording_has_the_micro_ops_that_were_submitted_in_it(run: RunRanks) -> None:
+def test_recording_has_its_micro_ops(run: RunRanks) -> None:
     for result in run(scenarios.record, 2):
         assert result["recorded"] == [result["host"]]
         assert "in it" in result["host"]["label"]
         assert result["began_s"] <= result["host"]["submitted_s"]
 
 
-def test_gradients_in_the_hosts_memory_are_averaged_micro_op_by_micro_op(run: RunRanks) -> None:
+def test_host_gradients_are_averaged_by_micro_op(run: RunRanks) -> None:
     for result in run(scenarios.average_staged, 2):
         assert result["gradient"] == [1.5 * number for number in range(10)]
         assert [record.size_bytes for record in records(result)] == [20, 20]

@@ -22,9 +22,7 @@ matrices = st.tuples(st.integers(1, 3), st.integers(1, 3)).flatmap(
 @given(
     length=st.integers(0, 500), element_bytes=st.sampled_from([2, 4, 8]), partition_bytes=st.integers(8, 400)
 )
-def test_parts_are_in_order_equal_but_for_one_element_and_as_few_as_can_be(
-    length: int, element_bytes: int, partition_bytes: int
-) -> None:
+def test_parts_are_ordered_even_and_few(length: int, element_bytes: int, partition_bytes: int) -> None:
     parts = partition(length, element_bytes, partition_bytes)
     assert [index for part in parts for index in part] == list(range(length))
     sizes = {len(part) for part in parts}
@@ -33,7 +31,7 @@ def test_parts_are_in_order_equal_but_for_one_element_and_as_few_as_can_be(
     assert len(parts) == 1 or length > (len(parts) - 1) * (partition_bytes // element_bytes)
 
 
-def test_a_bucket_of_70_mib_is_cut_into_three_by_default() -> None:
+def test_bucket_of_70_mib_has_three_parts() -> None:
     assert len(partition(70 * 2**18, 4, DEFAULT_PARTITION_BYTES)) == 3
 
 
@@ -53,14 +51,12 @@ def test_a_partition_that_holds_no_element_is_refused() -> None:
         (3 * 2**30, 8, 2**20),
     ],
 )
-def test_parts_are_as_large_as_wanted_unless_there_were_too_many_small_ones(
-    size_bytes: int, wanted_bytes: int, expected: int
-) -> None:
+def test_parts_have_requested_size_within_limit(size_bytes: int, wanted_bytes: int, expected: int) -> None:
     assert part_bytes(size_bytes, wanted_bytes) == expected
 
 
 @given(sent=matrices, received=matrices, chunks=st.integers(1, 4))
-def test_chunks_have_each_row_once_and_sort_what_arrives_by_expert(
+def test_chunks_keep_rows_and_sort_by_expert(
     sent: list[list[int]], received: list[list[int]], chunks: int
 ) -> None:
     to, of = torch.tensor(sent), torch.tensor(received)
@@ -89,7 +85,7 @@ def record(
     return MicroOpRecord(rank, kind, "", 0, submitted_s, issued_s, completed_s)
 
 
-def test_an_overlap_is_of_both_kinds_and_of_any_two_ranks() -> None:
+def test_overlap_spans_kinds_and_ranks() -> None:
     tokens = record(CollectiveKind.ALL_TO_ALL, 0.0, 1.0, 3.0)
     other_tokens = record(CollectiveKind.ALL_TO_ALL, 0.0, 2.0, 3.0)
     gradient = record(CollectiveKind.ALLREDUCE, 0.0, 2.0, 4.0, rank=1)
@@ -100,7 +96,7 @@ def test_an_overlap_is_of_both_kinds_and_of_any_two_ranks() -> None:
     assert overlaps([tokens, later]) == []
 
 
-def test_an_all_to_all_waits_behind_allreduces_that_run_before_its_issue() -> None:
+def test_all_to_all_waits_behind_issued_allreduces() -> None:
     before, meanwhile = (
         record(CollectiveKind.ALLREDUCE, 0.0, 0.0, 1.0),
         record(CollectiveKind.ALLREDUCE, 0.0, 1.0, 3.0),

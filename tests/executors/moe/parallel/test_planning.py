@@ -31,7 +31,7 @@ def issued(order: PlannedOrder) -> list[CollectiveKind]:
     return kinds
 
 
-def test_a_step_is_planned_from_what_was_recorded_of_it() -> None:
+def test_step_is_planned_from_its_recording() -> None:
     records = [
         MicroOpRecord(0, A, "", 0, submitted_s=1.0, issued_s=1.0, completed_s=2.0),
         MicroOpRecord(0, R, "", 0, submitted_s=2.5, issued_s=2.5, completed_s=3.0),
@@ -45,18 +45,18 @@ def test_a_step_is_planned_from_what_was_recorded_of_it() -> None:
     )
 
 
-def test_an_allreduce_goes_into_the_first_gap_that_it_fits_into() -> None:
+def test_allreduce_goes_into_first_fitting_gap() -> None:
     each = MeasuredAllreduce(after=1, ready_s=0.0, duration_s=2.0)
     assert plan_step([9.0, 1.0, 5.0], [each, each, each]).after == (2, 2, 3)
 
 
-def test_one_that_is_ready_late_in_a_gap_may_no_longer_fit() -> None:
+def test_late_allreduce_may_miss_its_gap() -> None:
     late = MeasuredAllreduce(after=0, ready_s=2.0, duration_s=2.0)
     assert plan_step([3.0, 2.0], [late]).after == (1,)
 
 
 @given(gaps_s=gaps, measured=allreduces)
-def test_a_plan_ends_each_allreduce_as_early_as_can_be_without_holding_an_all_to_all_up(
+def test_plan_ends_allreduces_early_without_delay(
     gaps_s: list[int], measured: list[MeasuredAllreduce]
 ) -> None:
     measured = [each for each in measured if each.after <= len(gaps_s)]
@@ -80,7 +80,7 @@ def fits(gaps_s: list[int], measured: list[MeasuredAllreduce], after: tuple[int,
     return all(end_s <= gap_s for end_s, gap_s in zip(ends_s, gaps_s, strict=False) if end_s > 0)
 
 
-def test_an_allreduce_is_issued_after_so_many_all_to_alls_as_planned() -> None:
+def test_allreduce_follows_planned_all_to_alls() -> None:
     order = PlannedOrder()
     order.begin_step(StepPlan((2, 2)))
     for kind in (A, R, R, A, A):
@@ -88,7 +88,7 @@ def test_an_allreduce_is_issued_after_so_many_all_to_alls_as_planned() -> None:
     assert issued(order) == [A, A, R, R, A]
 
 
-def test_an_allreduce_that_comes_later_than_planned_is_issued_at_once() -> None:
+def test_late_allreduce_is_issued_at_once() -> None:
     order = PlannedOrder()
     order.begin_step(StepPlan((1,)))
     for kind in (A, A, R):
@@ -96,14 +96,14 @@ def test_an_allreduce_that_comes_later_than_planned_is_issued_at_once() -> None:
     assert issued(order) == [A, A, R]
 
 
-def test_without_a_plan_the_order_is_that_of_submission() -> None:
+def test_unplanned_order_is_that_of_submission() -> None:
     order = PlannedOrder()
     for kind in (R, A, R):
         order.submitted(kind, "")
     assert issued(order) == [R, A, R]
 
 
-def test_a_step_with_fewer_all_to_alls_than_planned_is_refused() -> None:
+def test_step_with_fewer_all_to_alls_is_refused() -> None:
     order = PlannedOrder()
     order.begin_step(StepPlan((3,)))
     order.submitted(A, "")
@@ -114,11 +114,11 @@ def test_a_step_with_fewer_all_to_alls_than_planned_is_refused() -> None:
         order.begin_step(StepPlan(()))
 
 
-def test_a_plan_that_changes_the_order_of_allreduces_is_refused() -> None:
+def test_plan_reordering_allreduces_is_refused() -> None:
     with pytest.raises(ValueError, match="must not fall"):
         StepPlan((2, 1))
 
 
-def test_plans_are_told_apart_by_their_digests() -> None:
+def test_digests_distinguish_plans() -> None:
     assert StepPlan((1, 2)).digest == StepPlan((1, 2)).digest
     assert StepPlan((1, 2)).digest != StepPlan((1, 3)).digest

@@ -16,14 +16,14 @@ def seen(run_survivors: RunRanks, how: str, among: list[int]) -> list[dict[str, 
 
 
 @pytest.mark.parametrize("how", ["dies", "stops", "dies_between_batches"])
-def test_a_rank_that_is_lost_ends_the_others_in_time(run_survivors: RunRanks, how: str) -> None:
+def test_lost_rank_ends_others_in_time(run_survivors: RunRanks, how: str) -> None:
     for result in seen(run_survivors, how, [0, 2]):
         assert result["kind"] == "CollectiveLostError"
         assert f"another rank is gone, or has not come within {TIMEOUT_S:g} s" in result["message"]
         assert result["after_s"] < TIMEOUT_S + 3.0
 
 
-def test_a_rank_that_decides_otherwise_is_found_by_all(run_survivors: RunRanks) -> None:
+def test_diverging_rank_is_detected_by_all(run_survivors: RunRanks) -> None:
     for result in seen(run_survivors, "disagrees", [0, 1, 2]):
         assert result["kind"] == "DisagreementError"
         assert result["message"] == (

@@ -28,7 +28,7 @@ def test_the_runner_obeys_commands_for_ranks(monkeypatch: pytest.MonkeyPatch, tm
         ("MILLRACE_EXPERT_MEMORY_GIB", "0", "MILLRACE_EXPERT_MEMORY_GIB: "),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_is_loaded(
+def test_impossible_assignment_is_refused_before_loading(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, value: str, error: str
 ) -> None:
     monkeypatch.setenv("MILLRACE_MODEL_ROOT", str(tmp_path))

@@ -24,7 +24,7 @@ def layout(scheme: str, standing: StandingPlacement = FIRST) -> LayerLayout:
 
 
 @pytest.mark.parametrize("scheme", sorted(set(SCHEMES) - {"without_estimation"}))
-def test_with_nothing_foretold_what_stands_is_kept_and_not_revised(scheme: str) -> None:
+def test_without_forecast_placement_is_kept(scheme: str) -> None:
     here = layout(scheme, StandingPlacement(FITTING, is_commanded=True))
     assert here.plan(UNKNOWN) is FITTING
     settled = here.settle(FITTING, UNKNOWN, np.array([1, 0, 0, 90]))
@@ -32,14 +32,14 @@ def test_with_nothing_foretold_what_stands_is_kept_and_not_revised(scheme: str) 
     assert settled.split.sum() == 91
 
 
-def test_a_placement_for_what_is_foretold_takes_the_place_of_the_first_one() -> None:
+def test_forecast_placement_replaces_first_one() -> None:
     planned = layout("balanced").plan(SKEWED)
     assert planned is not None
     # One for each of the tokens' own devices, where expert 3 stays on the one that had it.
     assert planned.replicas().tolist() == [4, 1, 1, 2]
 
 
-def test_a_commanded_placement_is_kept_where_the_schemes_own_would_serve_hardly_better() -> None:
+def test_commanded_placement_is_kept_for_small_gain() -> None:
     here = layout("balanced", StandingPlacement(FITTING, is_commanded=True))
     planned = here.plan(SKEWED)
     assert planned is not None
@@ -57,7 +57,7 @@ def test_without_estimation_all_is_decided_after_the_choice() -> None:
     assert here.settle(None, UNKNOWN, SKEWED.loads).is_revised
 
 
-def test_a_revision_keeps_devices_that_have_what_they_need() -> None:
+def test_revision_keeps_sufficient_devices() -> None:
     here = layout("balanced")
     settled = here.settle(here.plan(SKEWED), SKEWED, np.array([10, 70, 10, 10]))
     assert settled.is_revised
@@ -78,7 +78,7 @@ def test_history_fades() -> None:
     assert loads[1] > 9 * loads[0] > 0
 
 
-def test_a_profile_holds_batches_back_to_see_how_well_it_foretells() -> None:
+def test_profile_holds_back_batches_to_test_forecast() -> None:
     stage = ProfileStage(4, PathProfile(3, 2, 1), top=1)
     same = np.array([[0, 1]] * 6 + [[1, 2]] * 3)
     for batch in (same, same, same):
@@ -92,7 +92,7 @@ def test_a_profile_holds_batches_back_to_see_how_well_it_foretells() -> None:
     assert profiled.paths == 2
 
 
-def test_a_profile_that_foretells_another_order_is_not_accurate() -> None:
+def test_wrong_order_of_forecast_is_inaccurate() -> None:
     stage = ProfileStage(4, PathProfile(3, 2, 1), top=1)
     for _ in range(3):
         stage.add(np.array([[0, 1]] * 6 + [[1, 2]] * 3))
@@ -100,7 +100,7 @@ def test_a_profile_that_foretells_another_order_is_not_accurate() -> None:
     assert stage.conclude().accuracy == 0.0
 
 
-def test_without_batches_to_hold_back_nothing_is_said_of_accuracy() -> None:
+def test_accuracy_needs_held_back_batches() -> None:
     stage = ProfileStage(1, PathProfile(3, 2, 1), top=1)
     stage.add(np.array([[0, 1]]))
     assert stage.conclude().accuracy is None
@@ -117,7 +117,7 @@ class Scales(nn.Module):
         return rows * self.factors.repeat_interleave(counts, 0)
 
 
-def test_slots_keep_the_experts_that_are_still_wanted() -> None:
+def test_slots_keep_experts_still_needed() -> None:
     slots = ExpertSlots(Scales(6), 3, zeros(0).device)
     assert slots.hold([1, 2]) == 2
     assert slots.hold([2, 4, 5]) == 2

@@ -16,7 +16,7 @@ def schedule(total: int | None = 10, first: int = 0, **fields: object) -> BatchS
     return BatchSchedule(requests, total, batch_size=4, first=first, begin_s=1_000.0)
 
 
-def test_without_a_rate_each_batch_is_full_until_the_last() -> None:
+def test_batches_without_rate_are_full_until_last() -> None:
     plan = schedule()
     assert [plan.step(done, 1_000.0) for done in (0, 4, 8, 10)] == [
         ServiceStep("serve", 4),
@@ -27,13 +27,13 @@ def test_without_a_rate_each_batch_is_full_until_the_last() -> None:
     assert plan.waited_s(range(4), 1_001.0) == []
 
 
-def test_a_service_without_an_end_goes_on_until_its_time() -> None:
+def test_endless_service_runs_until_its_time() -> None:
     plan = schedule(total=None, until_s=1_050.0)
     assert plan.step(10**9, 1_049.0) == ServiceStep("serve", 4)
     assert plan.step(10**9, 1_050.0) == ServiceStep("over")
 
 
-def test_those_that_have_arrived_are_served_and_others_waited_for() -> None:
+def test_arrived_requests_are_served_and_others_awaited() -> None:
     plan = schedule(rate_per_s=2.0, seed=1)
     arrivals = Arrivals(2.0, 1, 0)
     times_s = [1_000.0 + arrivals.time_s(request) for request in range(3)]
@@ -50,7 +50,7 @@ def test_a_wait_is_no_longer_than_the_service() -> None:
     assert schedule(rate_per_s=1e-3, until_s=1_003.0).step(0, 1_000.0) == ServiceStep("wait", wait_s=3.0)
 
 
-def test_arrivals_are_a_poisson_process_that_the_seed_decides() -> None:
+def test_arrivals_are_poisson_by_seed() -> None:
     def gaps_s(seed: int) -> list[float]:
         arrivals = Arrivals(4.0, seed, 0)
         times_s = [0.0, *(arrivals.time_s(request) for request in range(20_000))]
@@ -64,7 +64,7 @@ def test_arrivals_are_a_poisson_process_that_the_seed_decides() -> None:
     assert sum((gap - mean_s) ** 2 for gap in gaps) / len(gaps) == pytest.approx(mean_s**2, rel=0.06)
 
 
-def test_a_service_that_goes_on_has_the_gaps_that_it_would_have_had() -> None:
+def test_resumed_service_keeps_its_gaps() -> None:
     whole, rest = Arrivals(4.0, 3, 0), Arrivals(4.0, 3, 100)
     assert whole.time_s(150) - whole.time_s(99) == pytest.approx(rest.time_s(150))
     rest.forget(120)
@@ -88,6 +88,6 @@ def test_lines_without_a_prompt_are_refused(line: object, problem: str) -> None:
         Prompts().parse(line)
 
 
-def test_a_prompt_is_a_prompt_or_a_text_whatever_else_the_line_has() -> None:
+def test_prompt_or_text_of_line_is_read() -> None:
     lines = [{"prompt": "a", "completion": "b"}, {"text": "a"}, {"text": "a", "label": 1}]
     assert {Prompts().parse(line).text for line in lines} == {"a"}

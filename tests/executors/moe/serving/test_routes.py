@@ -25,7 +25,7 @@ def placed(draw: st.DrawFn) -> tuple[ExpertPlacement, np.ndarray]:
 
 @settings(max_examples=examples(200), deadline=None)
 @given(placed(), st.randoms(use_true_random=False))
-def test_each_row_comes_to_a_slot_with_its_expert_and_back(case: tuple, random) -> None:
+def test_rows_reach_their_experts_and_return(case: tuple, random) -> None:
     placement, tokens = case
     sent = sends(placement, even_split(placement, tokens.sum(axis=0)), tokens)
     lists = placement.lists()
@@ -58,7 +58,7 @@ def test_each_row_comes_to_a_slot_with_its_expert_and_back(case: tuple, random) 
 
 
 @given(st.lists(st.lists(st.integers(0, 40), min_size=3, max_size=3), min_size=1, max_size=5))
-def test_evenly_spread_tokens_are_as_many_as_each_rank_has(tokens: list[list[int]]) -> None:
+def test_evenly_spread_tokens_stay_equal_per_rank(tokens: list[list[int]]) -> None:
     counted = np.array(tokens, np.int64)
     spread = spread_evenly(counted)
     assert (spread >= 0).all()

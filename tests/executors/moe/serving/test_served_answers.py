@@ -33,13 +33,13 @@ def test_any_number_of_ranks_gives_the_models_answers(run: RunRanks, world: int)
 
 
 @pytest.mark.long
-def test_one_request_at_a_time_gives_the_models_answers(run: RunRanks) -> None:
+def test_single_requests_give_answers_of_model(run: RunRanks) -> None:
     # All ranks but one have nothing to answer; experts outnumber tokens in some of these batches.
     results = served(run, 3, sizes=[1] * 6, experts=8, most=8)
     assert_same_answers(results)
 
 
-def test_an_expert_that_nobody_chooses_is_placed_all_the_same(run: RunRanks) -> None:
+def test_unchosen_expert_is_still_placed(run: RunRanks) -> None:
     results = served(run, 2, dead=[1, 2])
     assert_same_answers(results)
     tokens = [layer["tokens"] for batch in results[0]["passages"] for layer in batch]
@@ -56,7 +56,7 @@ def test_tokens_with_two_experts_give_the_models_answers(run: RunRanks, gating: 
 
 
 @pytest.mark.long
-def test_answers_are_the_same_wherever_a_command_has_experts_stand(run: RunRanks) -> None:
+def test_answers_are_independent_of_placement(run: RunRanks) -> None:
     everywhere = [[0, 1, 2, 3]] * 3
     uneven = [[3], [0, 1, 2], [3]]
     placements = [(1, [(0, everywhere), (1, uneven)]), (3, [(0, uneven), (2, everywhere)])]
@@ -76,7 +76,7 @@ def test_a_standing_placement_that_serves_well_is_kept(run: RunRanks) -> None:
 
 
 @pytest.mark.long
-def test_the_busiest_device_gets_little_more_than_the_mean(run: RunRanks) -> None:
+def test_busiest_device_is_near_the_mean(run: RunRanks) -> None:
     results = served(run, 4, experts=8, sizes=[16] * 6)
     for batch in results[0]["passages"][2:]:
         for layer in batch:
@@ -97,7 +97,7 @@ def test_all_ranks_profile_the_same(run: RunRanks) -> None:
     assert all(layer["foretold"] is None for batch in results[0]["passages"] for layer in batch)
 
 
-def test_the_thesis_scheme_revises_what_it_has_not_foretold(run: RunRanks) -> None:
+def test_thesis_scheme_revises_missed_forecasts(run: RunRanks) -> None:
     results = served(run, 2, scheme="lina", sizes=[8] * 8)
     for batch in results[0]["passages"][2:]:
         for layer in batch:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA d
 
 
 @pytest.mark.parametrize("scheme", ["one_per_device", "balanced"])
-def test_answers_are_those_of_one_process_on_a_cpu(tmp_path: Path, scheme: str) -> None:
+def test_cuda_answers_match_one_cpu_process(tmp_path: Path, scheme: str) -> None:
     assert scheme in SCHEMES
     ranks = min(torch.cuda.device_count(), 4)
     (result, *_) = run_ranks(

@@ -40,7 +40,7 @@ def test_a_service_that_cannot_be_fails_for_good(fleet: Fleet, fields: dict[str,
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_a_lost_rank_fails_the_run_in_time_and_the_nodes_serve_the_next(fleet: Fleet, number: int) -> None:
+def test_lost_rank_fails_run_and_next_is_served(fleet: Fleet, number: int) -> None:
     fleet.add("n1", peer_timeout_s=2.0)
     fleet.add("n2", peer_timeout_s=2.0)
     fleet.assign("j", [("n1", 1), ("n2", 1)], service(requests={"most": 10**6}))
@@ -59,7 +59,7 @@ def test_a_lost_rank_fails_the_run_in_time_and_the_nodes_serve_the_next(fleet: F
     assert [report.job_id for report in fleet.reports(RunFinished)] == ["k"]
 
 
-def test_a_service_whose_other_node_never_comes_fails_in_time(fleet: Fleet) -> None:
+def test_service_without_its_other_node_fails(fleet: Fleet) -> None:
     fleet.add("n1", join_timeout_s=0.5)
     fleet.assign("j", [("n1", 1), ("n2", 1)], service(), only=["n1"])
     fleet.until(fleet.is_over("j", "n1"))
@@ -101,7 +101,7 @@ def test_commands_that_no_cell_would_send_are_refused(fleet: Fleet) -> None:
     ]
 
 
-def test_commands_of_a_generation_that_is_over_are_passed_over(fleet: Fleet) -> None:
+def test_commands_of_ended_generation_are_skipped(fleet: Fleet) -> None:
     fleet.assign("j", [("n1", 1)], service(1, requests={"most": 10**6}), generation=2)
     old = assigned("n1", "j", [("n1", 1)], service(1), generation=2)
     objection = fleet.nodes["n1"].runner.validate(old)

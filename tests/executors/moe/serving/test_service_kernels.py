@@ -41,7 +41,7 @@ print(len({str(row) for row in before}))
 
 
 @pytest.mark.long
-def test_a_service_places_experts_interpreted_as_it_does_compiled(tmp_path: Path) -> None:
+def test_interpreted_placement_equals_compiled_one(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},

@@ -22,7 +22,7 @@ def summary_of(fleet: Fleet, job_id: str) -> ServiceSummary:
     return ServiceSummary.model_validate_json(path.read_bytes())
 
 
-def test_a_service_on_two_nodes_tells_what_it_has_routed_and_finishes(fleet: Fleet) -> None:
+def test_service_on_two_nodes_reports_routing_and_finishes(fleet: Fleet) -> None:
     fleet.assign("j", [("n1", 1), ("n2", 1)], service(), report_interval_s=1e-6)
     fleet.until(fleet.is_over("j", "n1", "n2"))
     assert [(report.node, report.samples_done) for report in fleet.reports(RunStarted)] == [
@@ -92,7 +92,7 @@ def test_a_commanded_placement_stands_from_one_batch_on(fleet: Fleet) -> None:
     assert summary_of(fleet, "j").revision == 9
 
 
-def test_a_generation_begins_with_the_placement_of_its_command(fleet: Fleet) -> None:
+def test_generation_begins_with_commanded_placement(fleet: Fleet) -> None:
     everywhere = tuple(range(EXPERTS))
     placement = [LayerPlacement(layer=layer, devices=(everywhere, everywhere)) for layer in range(LAYERS)]
     fleet.assign("j", [("n1", 1), ("n2", 1)], service(), placement=placement)
@@ -101,7 +101,7 @@ def test_a_generation_begins_with_the_placement_of_its_command(fleet: Fleet) -> 
     assert summary_of(fleet, "j").revised == 0
 
 
-def test_a_service_goes_on_with_the_request_after_those_that_are_done(fleet: Fleet) -> None:
+def test_service_resumes_after_last_served_request(fleet: Fleet) -> None:
     fleet.assign("j", [("n1", 2)], service(), resume_samples=48)
     fleet.until(fleet.is_over("j", "n1"))
     (finished,) = fleet.reports(RunFinished)
@@ -109,7 +109,7 @@ def test_a_service_goes_on_with_the_request_after_those_that_are_done(fleet: Fle
     assert summary_of(fleet, "j").requests == 12
 
 
-def test_requests_that_arrive_by_a_rate_wait_for_each_other(fleet: Fleet) -> None:
+def test_requests_at_a_rate_wait_for_arrival(fleet: Fleet) -> None:
     work = service(requests={"most": 20, "rate_per_s": 50.0, "seed": 4}, profile_batches=0)
     fleet.assign("j", [("n1", 2)], work)
     fleet.until(fleet.is_over("j", "n1"))
@@ -121,7 +121,7 @@ def test_requests_that_arrive_by_a_rate_wait_for_each_other(fleet: Fleet) -> Non
     assert not fleet.reports(ExpertsProfiled)
 
 
-def test_a_service_ends_at_its_time_though_nothing_arrives(fleet: Fleet) -> None:
+def test_idle_service_ends_at_its_time(fleet: Fleet) -> None:
     # Ranks wait for requests much longer than they would for each other.
     fleet.add("n1", peer_timeout_s=1.0)
     until_s = time.time() + 4.0
@@ -133,7 +133,7 @@ def test_a_service_ends_at_its_time_though_nothing_arrives(fleet: Fleet) -> None
     assert until_s <= time.time()
 
 
-def test_a_withdrawn_service_ends_at_once_where_it_still_loads(fleet: Fleet) -> None:
+def test_withdrawn_service_ends_while_loading(fleet: Fleet) -> None:
     fleet.assign("j", [("n1", 1), ("n2", 1)], service(requests={"most": 10**6}), only=["n1"])
     fleet.until(lambda: fleet.pids("n1"))
     fleet.release("j", "withdrawn")
@@ -141,7 +141,7 @@ def test_a_withdrawn_service_ends_at_once_where_it_still_loads(fleet: Fleet) -> 
     assert not fleet.reports(RunFailed)
 
 
-def test_a_newer_generation_takes_the_place_of_the_one_before(fleet: Fleet) -> None:
+def test_newer_generation_replaces_former_one(fleet: Fleet) -> None:
     fleet.assign("j", [("n1", 2)], service(requests={"most": 10**6}))
     fleet.until(fleet.has_begun("j", "n1"))
     fleet.assign("j", [("n1", 2)], service(), generation=2, resume_samples=30)
@@ -150,7 +150,7 @@ def test_a_newer_generation_takes_the_place_of_the_one_before(fleet: Fleet) -> N
     assert fleet.reports(RunFinished)[-1].run_id == "2/j"
 
 
-def test_runs_of_the_process_before_are_reported_as_failed(fleet: Fleet) -> None:
+def test_runs_of_former_process_are_reported_failed(fleet: Fleet) -> None:
     fleet.assign("j", [("n1", 2)], service(requests={"most": 10**6}))
     fleet.until(fleet.has_begun("j", "n1"))
     state = fleet.nodes["n1"].runner.state()

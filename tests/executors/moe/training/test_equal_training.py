@@ -83,7 +83,7 @@ def test_so_they_do_whatever_is_trained(run: RunRanks, world: int, told: dict[st
 
 
 @pytest.mark.long
-def test_packing_anew_in_the_middle_changes_nothing(run: RunRanks) -> None:
+def test_repacking_during_training_changes_nothing(run: RunRanks) -> None:
     told = {"gating": ADAPTIVE, "adapter": None}
     results = run(scenarios.train, 4, packed={2: 2, 4: 4}, **told)
     assert results[0]["per_device"] == [1, 4]
@@ -91,7 +91,7 @@ def test_packing_anew_in_the_middle_changes_nothing(run: RunRanks) -> None:
 
 
 @pytest.mark.long
-def test_packing_anew_moves_adapters_with_their_experts(run: RunRanks) -> None:
+def test_repacking_moves_adapters_with_experts(run: RunRanks) -> None:
     told = {"family": "llama", "gating": ADAPTIVE, "adapter": ADAPTER}
     assert_equal(run(scenarios.train, 2, packed={3: 4}, **told), told)
 
@@ -99,7 +99,7 @@ def test_packing_anew_moves_adapters_with_their_experts(run: RunRanks) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("adapter", [None, ADAPTER], ids=["all weights", "adapter"])
 @pytest.mark.parametrize(("world", "per_device"), [(1, None), (2, 4)], ids=["one rank", "packed otherwise"])
-def test_what_goes_on_otherwise_packed_comes_to_the_same(
+def test_resumed_training_with_packing_is_equal(
     run: RunRanks, adapter: dict[str, Any] | None, world: int, per_device: int | None
 ) -> None:
     told = {
@@ -113,7 +113,7 @@ def test_what_goes_on_otherwise_packed_comes_to_the_same(
 
 
 @pytest.mark.long
-def test_a_controller_packs_at_its_steps_and_changes_nothing_else(run: RunRanks) -> None:
+def test_controller_packs_at_its_steps_only(run: RunRanks) -> None:
     told = {"hyperparameters": {"global_batch_size": 4}, "work_samples": 64}
     results = run(scenarios.adjust, 4, **told)
     packings = results[0]["packings"]
@@ -126,7 +126,7 @@ def test_a_controller_packs_at_its_steps_and_changes_nothing_else(run: RunRanks)
 
 
 @pytest.mark.long
-def test_by_a_planned_order_ranks_train_the_same_and_plan_anew_when_experts_are_packed_anew(
+def test_planned_training_is_equal_despite_repacking(
     run: RunRanks,
 ) -> None:
     told = {"gating": ADAPTIVE, "work_samples": 57, "hyperparameters": {"micro_op_mb": 0.005}}

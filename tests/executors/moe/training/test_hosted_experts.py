@@ -42,7 +42,7 @@ def rows_of(counts: list[int]) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("adapted", [[], ADAPTED, ADAPTED[1:]], ids=["all weights", "adapter", "one factor"])
-def test_hosted_experts_compute_what_they_did_in_the_whole_model(adapted: list[str]) -> None:
+def test_hosted_experts_match_whole_model(adapted: list[str]) -> None:
     name, block, _ = layer_of(adapted)
     rows, counts = rows_of([0, 3, 2, 0])
     expected = block.experts(rows, counts)
@@ -53,7 +53,7 @@ def test_hosted_experts_compute_what_they_did_in_the_whole_model(adapted: list[s
 
 
 @pytest.mark.parametrize("adapted", [[], ADAPTED], ids=["all weights", "adapter"])
-def test_tensors_are_named_and_trained_as_in_the_whole_model_and_come_back_in_its_form(
+def test_tensors_keep_names_and_form_of_model(
     adapted: list[str],
 ) -> None:
     name, block, model = layer_of(adapted)
@@ -72,9 +72,7 @@ def test_tensors_are_named_and_trained_as_in_the_whole_model_and_come_back_in_it
 
 @pytest.mark.parametrize("adapted", [[], ADAPTED], ids=["all weights", "adapter"])
 @pytest.mark.parametrize("resident", [0, 2, EXPERTS])
-def test_outputs_and_gradients_travel_in_the_type_of_the_rows_under_autocast(
-    adapted: list[str], resident: int
-) -> None:
+def test_exchanged_rows_keep_type_under_autocast(adapted: list[str], resident: int) -> None:
     name, block, _ = layer_of(adapted)
     layer = LayerExperts(name, block)
     hosted, parameters = layer.host(
@@ -91,9 +89,7 @@ def test_outputs_and_gradients_travel_in_the_type_of_the_rows_under_autocast(
 
 @pytest.mark.parametrize("resident", [0, 1, 2])
 @pytest.mark.parametrize("adapted", [[], ADAPTED], ids=["all weights", "adapter"])
-def test_experts_from_the_hosts_memory_compute_what_they_did_in_the_whole_model(
-    adapted: list[str], resident: int
-) -> None:
+def test_host_memory_experts_match_whole_model(adapted: list[str], resident: int) -> None:
     name, block, _ = layer_of(adapted)
     rows, counts = rows_of([0, 3, 2, 4])
     expected = block.experts(rows, counts)
@@ -106,7 +102,7 @@ def test_experts_from_the_hosts_memory_compute_what_they_did_in_the_whole_model(
     assert lengths == {(*([resident] if resident else []), *[1] * (3 - resident))}
 
 
-def test_dropout_of_an_off_loaded_expert_is_the_same_when_it_comes_again() -> None:
+def test_dropout_of_offloaded_expert_is_repeatable() -> None:
     found = []
     for resident in (0, 1):
         name, block, _ = layer_of([])
@@ -135,7 +131,7 @@ def test_dropout_of_an_off_loaded_expert_is_the_same_when_it_comes_again() -> No
     ],
     ids=["all weights", "in half precision", "adapter"],
 )
-def test_what_an_expert_takes_of_memory_is_counted_with_all_that_trains_it(
+def test_expert_memory_includes_its_training_state(
     adapted: list[str], is_autocast: bool, expected: ExpertBytes
 ) -> None:
     name, block, _ = layer_of(adapted)
@@ -145,9 +141,7 @@ def test_what_an_expert_takes_of_memory_is_counted_with_all_that_trains_it(
 @pytest.mark.parametrize("resident", [0, 1, 3])
 @pytest.mark.parametrize("is_autocast", [False, True], ids=["float32", "half"])
 @pytest.mark.parametrize("adapted", [[], ADAPTED], ids=["all weights", "adapter"])
-def test_a_pass_takes_no_more_memory_than_is_counted(
-    adapted: list[str], is_autocast: bool, resident: int
-) -> None:
+def test_pass_stays_within_counted_memory(adapted: list[str], is_autocast: bool, resident: int) -> None:
     name, block, _ = layer_of(adapted)
     layer = LayerExperts(name, block)
     tensors = {part: tensor[:3].clone() for part, tensor in layer.take().items()}

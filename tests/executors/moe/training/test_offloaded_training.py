@@ -37,9 +37,7 @@ def assert_within(result: dict[str, Any], budget_bytes: int) -> None:
         pytest.param(2, 0, id="none on two ranks", marks=pytest.mark.long),
     ],
 )
-def test_off_loaded_experts_are_trained_as_those_on_the_device(
-    run: RunRanks, world: int, resident: int
-) -> None:
+def test_offloaded_experts_train_like_resident_ones(run: RunRanks, world: int, resident: int) -> None:
     told = {"gating": ADAPTIVE}
     results = run(scenarios.train, world, memory_bytes=budget_of(resident), **told)
     on_device = run(scenarios.train, world, **told)
@@ -55,13 +53,13 @@ def test_off_loaded_experts_are_trained_as_those_on_the_device(
 
 
 @pytest.mark.long
-def test_a_budget_with_room_for_all_experts_off_loads_none(run: RunRanks) -> None:
+def test_sufficient_budget_offloads_none(run: RunRanks) -> None:
     (result,) = run(scenarios.train, 1, memory_bytes=4 * (4 * LAYERS + 1) * EXPERT_BYTES)
     assert (result["resident"], result["visiting_bytes"]) == ([4], 0)
 
 
 @pytest.mark.long
-def test_when_experts_are_packed_anew_those_that_stay_are_chosen_anew(run: RunRanks) -> None:
+def test_repacking_chooses_residents_again(run: RunRanks) -> None:
     told = {"gating": ADAPTIVE}
     budget_bytes = budget_of(1)
     results = run(scenarios.train, 4, packed={2: 2, 4: 4}, memory_bytes=budget_bytes, **told)
@@ -84,7 +82,7 @@ def test_when_experts_are_packed_anew_those_that_stay_are_chosen_anew(run: RunRa
         ),
     ],
 )
-def test_a_job_goes_on_from_a_checkpoint_with_another_budget(
+def test_job_resumes_under_another_budget(
     run: RunRanks, memory_bytes: int | None, again: dict[str, Any], resident: int
 ) -> None:
     told = {"gating": ADAPTIVE}
@@ -113,7 +111,7 @@ def test_off_loaded_experts_take_their_adapters_along(
 
 
 @pytest.mark.long
-def test_off_loaded_experts_are_trained_by_a_planned_order(run: RunRanks) -> None:
+def test_offloaded_experts_follow_planned_order(run: RunRanks) -> None:
     told = {"gating": ADAPTIVE, "hyperparameters": {"micro_op_mb": 0.005}}
     results = run(
         scenarios.train_by_plan, 4, ordering="planned", packed={0: 2}, memory_bytes=budget_of(1), **told

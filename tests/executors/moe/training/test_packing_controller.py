@@ -21,7 +21,7 @@ def history(times: list[MicroOpTimes], packing: Packing, *, is_fixed: bool = Fal
     return told
 
 
-def test_experts_are_doubled_after_step_10_and_then_every_4_until_they_outlast_the_all_to_all() -> None:
+def test_experts_double_after_step_10_every_4() -> None:
     assert history([SLOW, SLOW, FAST], Packing(16, 16, 1)) == [(10, 2), (14, 4), (18, 4)]
 
 
@@ -30,17 +30,17 @@ def test_the_first_steps_do_not_count() -> None:
     assert [step for step in range(1, 40) if controller.discards_after(step)] == [6]
 
 
-def test_nothing_is_measured_once_all_experts_are_on_each_device() -> None:
+def test_fully_replicated_experts_need_no_measurement() -> None:
     assert history([SLOW] * 9, Packing(4, 4, 1)) == [(10, 2), (14, 4)]
     assert history([], Packing(1, 4, 4)) == []
 
 
-def test_a_job_that_says_how_many_experts_are_on_a_device_keeps_them_there() -> None:
+def test_fixed_experts_per_device_are_kept() -> None:
     assert history([], Packing(4, 4, 1), is_fixed=True) == []
 
 
 @given(world=st.integers(1, 64), experts=st.integers(1, 64))
-def test_a_job_begins_with_as_few_experts_on_a_device_as_can_be(world: int, experts: int) -> None:
+def test_job_begins_with_fewest_experts_per_device(world: int, experts: int) -> None:
     packing = begin_packing(world, experts, None)
     fewer = [each for each in range(1, packing.per_device) if experts % each == 0]
     assert all(world % (experts // each) for each in fewer)

@@ -60,7 +60,7 @@ def written(files: dict[str, bytes], folder: Path) -> PreTrainedModel:
         ("switch", None, Translation, TextRecords),
     ],
 )
-def test_what_is_trained_comes_back_as_a_service_loads_it(
+def test_trained_model_loads_as_service(
     tmp_path: Path,
     family: str,
     conversion: dict[str, Any] | None,
@@ -96,7 +96,7 @@ def test_what_is_trained_comes_back_as_a_service_loads_it(
         ("bert", ["experts.up_proj"], ["experts.lora_A", "classifier.modules_to_save"]),
     ],
 )
-def test_an_adapter_is_on_what_its_targets_name_and_becomes_part_of_the_model(
+def test_adapter_covers_targets_and_is_merged(
     tmp_path: Path, family: str, targets: list[str], trained: list[str]
 ) -> None:
     directory = directory_of(family, tmp_path / "m")
@@ -137,7 +137,7 @@ def test_a_masked_language_model_is_refused(tmp_path: Path) -> None:
         records_of(directory, "m")
 
 
-def test_a_model_with_fewer_experts_than_a_token_may_get_is_refused(tmp_path: Path) -> None:
+def test_model_with_too_few_experts_is_refused(tmp_path: Path) -> None:
     directory = directory_of("llama", tmp_path / "m")
     model, conversion, gating = module_of("llama"), LayerConversion(experts=1), Gating("top1")
     convert(model, conversion, gating)
@@ -147,7 +147,7 @@ def test_a_model_with_fewer_experts_than_a_token_may_get_is_refused(tmp_path: Pa
         load_model(directory, workload(gating={"mode": "top2"}))
 
 
-def test_experts_for_which_the_host_has_no_room_are_refused_before_they_are_made(
+def test_experts_beyond_host_memory_are_refused_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = directory_of("llama", tmp_path / "m")

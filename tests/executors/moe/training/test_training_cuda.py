@@ -33,7 +33,7 @@ def test_a_device_trains_what_a_cpu_does(fleet: Fleet, fields: dict[str, Any]) -
     assert fleet.reports(ExpertsRouted, "gpu")
 
 
-def test_a_job_goes_on_with_as_many_devices_as_there_are(fleet: Fleet) -> None:
+def test_job_resumes_on_available_devices(fleet: Fleet) -> None:
     ranks = min(torch.cuda.device_count(), 4)
     fleet.add("n1", gpus=ranks, device="cuda", checkpoint_s=1e-3, progress_s=1e-3)
     fleet.assign("j", [("n1", ranks)], training(ranks))
@@ -49,7 +49,7 @@ def test_a_job_goes_on_with_as_many_devices_as_there_are(fleet: Fleet) -> None:
     assert finished.samples_done == 60
 
 
-def test_off_loaded_experts_leave_the_device_the_memory_that_they_may_not_take(run: RunRanks) -> None:
+def test_offloaded_experts_respect_device_budget(run: RunRanks) -> None:
     hidden, layers, experts, resident = 512, 3, 8, 2
     expert_bytes = 4 * (2 * hidden * 4 * hidden + 5 * hidden)
     # With gradients, moments and a copy in bfloat16; while a layer computes, a gradient more, in both types.
@@ -75,9 +75,7 @@ def test_off_loaded_experts_leave_the_device_the_memory_that_they_may_not_take(r
     assert saved_bytes >= 0.99 * (experts - resident) * layers * 4 * expert_bytes
 
 
-def test_off_loaded_experts_are_trained_on_as_many_devices_as_there_are(
-    fleet: Fleet, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_offloaded_experts_train_on_all_devices(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     ranks = min(torch.cuda.device_count(), 4)
     # One of each layer, and one that comes: parameters, gradients, moments and copies in bfloat16.

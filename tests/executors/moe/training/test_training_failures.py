@@ -77,9 +77,7 @@ def write_deeper_model(root: Path) -> None:
         "dropout_on_experts",
     ],
 )
-def test_a_job_that_cannot_be_trained_fails_for_good(
-    fleet: Fleet, fields: dict[str, Any], error: str
-) -> None:
+def test_untrainable_job_fails_permanently(fleet: Fleet, fields: dict[str, Any], error: str) -> None:
     (fleet.settings.dataset_root / "bad.jsonl").write_text('{"text": "a"}\n{"text": "a", "label": 1}\n')
     write_deeper_model(fleet.settings.model_root)
     fleet.assign("j", BOTH, training(**fields))
@@ -89,7 +87,7 @@ def test_a_job_that_cannot_be_trained_fails_for_good(
     assert all(error in failure.error for failure in failures), failures
 
 
-def test_a_job_that_fails_for_good_on_its_only_node_leaves_nothing_there(fleet: Fleet) -> None:
+def test_failed_job_leaves_nothing_on_node(fleet: Fleet) -> None:
     fleet.assign("j", [("n1", 1)], training(ranks=1, model="none"))
     fleet.until(fleet.is_over("j", "n1"))
     assert [failure.permanent for failure in fleet.reports(RunFailed)] == [True]
@@ -111,12 +109,12 @@ def test_a_training_that_diverges_fails_on_all_nodes(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("threshold", [-0.1, 1.1, float("nan")])
-def test_a_threshold_outside_0_and_1_is_no_job(threshold: float) -> None:
+def test_threshold_outside_0_and_1_is_refused(threshold: float) -> None:
     with pytest.raises(ValidationError, match="threshold"):
         training(gating={"mode": "adaptive", "threshold": threshold})
 
 
-def test_a_batch_with_fewer_samples_than_ranks_is_no_job() -> None:
+def test_batch_smaller_than_ranks_is_refused() -> None:
     with pytest.raises(ValidationError, match="a global batch of 1 has no sample for each of 2 ranks"):
         training(hyperparameters={"global_batch_size": 1})
 
@@ -141,9 +139,7 @@ def test_what_is_small_is_trained_all_the_same(
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 @pytest.mark.parametrize("lost", ["n1", pytest.param("n2", marks=pytest.mark.long)], ids=["leader", "other"])
-def test_a_lost_rank_fails_the_run_in_time_and_the_nodes_run_the_next(
-    fleet: Fleet, lost: str, number: int
-) -> None:
+def test_lost_rank_fails_run_and_next_trains(fleet: Fleet, lost: str, number: int) -> None:
     fleet.add("n1", peer_timeout_s=2.0)
     fleet.add("n2", peer_timeout_s=2.0)
     fleet.assign("j", BOTH, training(work_samples=10**6))
@@ -164,7 +160,7 @@ def test_a_lost_rank_fails_the_run_in_time_and_the_nodes_run_the_next(
     assert [report.job_id for report in fleet.reports(RunFinished)] == ["k"]
 
 
-def test_a_job_whose_other_node_never_comes_fails_in_time(fleet: Fleet) -> None:
+def test_job_without_its_other_node_fails_in_time(fleet: Fleet) -> None:
     fleet.add("n1", join_timeout_s=0.5)
     fleet.assign("j", BOTH, training(), only=["n1"])
     fleet.until(fleet.is_over("j", "n1"))
@@ -173,7 +169,7 @@ def test_a_job_whose_other_node_never_comes_fails_in_time(fleet: Fleet) -> None:
     assert failure.error == "not all 2 ranks of generation 1 have joined in 0.5 s"
 
 
-def test_ranks_with_other_data_or_another_model_do_not_train_together(fleet: Fleet, tmp_path: Any) -> None:
+def test_ranks_with_other_data_or_model_refuse(fleet: Fleet, tmp_path: Any) -> None:
     (tmp_path / "prompts.jsonl").write_text('{"text": "class value"}\n')
     fleet.add("n2", dataset_root=tmp_path)
     fleet.assign("j", BOTH, training())
@@ -190,7 +186,7 @@ def test_ranks_with_other_jobs_do_not_train_together(fleet: Fleet) -> None:
     assert [each.error for each in failures] == ["the model of ranks [1] differs from that of rank 0"] * 2
 
 
-def test_memory_without_room_for_one_expert_fails_the_job_and_the_nodes_run_the_next(fleet: Fleet) -> None:
+def test_too_little_memory_fails_job_and_next_trains(fleet: Fleet) -> None:
     fleet.add("n2", expert_memory_gib=2**-20)
     fleet.assign("j", BOTH, training())
     fleet.until(fleet.is_over("j", "n1", "n2"))
@@ -205,7 +201,7 @@ def test_memory_without_room_for_one_expert_fails_the_job_and_the_nodes_run_the_
     assert [report.job_id for report in fleet.reports(RunFinished)] == ["s"]
 
 
-def test_a_disk_that_refuses_a_checkpoint_fails_the_run(fleet: Fleet) -> None:
+def test_refused_checkpoint_fails_run(fleet: Fleet) -> None:
     for name in ("n1", "n2"):
         fleet.add(name, checkpoint_s=1e-3)
     blocked = fleet.root / "state" / "c" / "checkpoints"

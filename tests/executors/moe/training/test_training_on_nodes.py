@@ -47,7 +47,7 @@ def alone(moe_settings: Any, fork_server: None, tmp_path_factory: pytest.TempPat
     return fleet.result("alone")
 
 
-def test_a_job_on_two_nodes_trains_reports_and_leaves_a_model(fleet: Fleet, alone: Path) -> None:
+def test_job_on_two_nodes_reports_and_leaves_model(fleet: Fleet, alone: Path) -> None:
     fleet.assign("j", BOTH, training(2, LONG), report_interval_s=1e-6)
     fleet.until(fleet.is_over("j", "n1", "n2"))
     started = fleet.reports(RunStarted)
@@ -108,7 +108,7 @@ def test_a_model_with_experts_is_trained_on(fleet: Fleet) -> None:
 
 
 @pytest.mark.long
-def test_an_adapter_on_experts_is_left_beside_the_model_that_it_makes(fleet: Fleet) -> None:
+def test_adapter_on_experts_is_kept_with_model(fleet: Fleet) -> None:
     adapter = {"rank": 2, "target_modules": ["gate_up_proj", "experts.down_proj", "v_proj"]}
     fleet.assign("j", BOTH, training(adapter=adapter))
     fleet.until(fleet.is_over("j", "n1", "n2"))
@@ -145,9 +145,7 @@ def interrupted(fleet: Fleet) -> int:
 
 
 @pytest.mark.parametrize("ranks", [1, 2], ids=["one", "two"])
-def test_a_job_that_was_preempted_goes_on_with_any_number_of_ranks(
-    fleet: Fleet, alone: Path, ranks: int
-) -> None:
+def test_preempted_job_resumes_with_any_ranks(fleet: Fleet, alone: Path, ranks: int) -> None:
     done = interrupted(fleet)
     assert 12 <= done < LONG
     members = [("n2", 1), ("n1", 1)][:ranks]
@@ -158,7 +156,7 @@ def test_a_job_that_was_preempted_goes_on_with_any_number_of_ranks(
 
 
 @pytest.mark.long
-def test_experts_that_find_no_room_on_a_device_are_off_loaded_on_all_nodes_and_trained_the_same(
+def test_nodes_offload_experts_and_train_the_same(
     fleet: Fleet, alone: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -175,7 +173,7 @@ def test_experts_that_find_no_room_on_a_device_are_off_loaded_on_all_nodes_and_t
 
 
 @pytest.mark.long
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(fleet: Fleet, alone: Path) -> None:
+def test_damaged_checkpoint_falls_back_to_former(fleet: Fleet, alone: Path) -> None:
     done = interrupted(fleet)
     before, newest = fleet.checkpoints("j")
     assert int(newest.name.partition("-")[2]) == done
@@ -192,7 +190,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(fleet: Fleet, al
 
 
 @pytest.mark.long
-def test_a_job_that_the_cell_knows_to_be_at_its_beginning_starts_anew(fleet: Fleet, alone: Path) -> None:
+def test_job_at_its_beginning_starts_again(fleet: Fleet, alone: Path) -> None:
     interrupted(fleet)
     fleet.assign("j", BOTH, training(2, LONG), generation=2)
     fleet.until(fleet.is_over("j", "n1", "n2", generation=2))
@@ -224,7 +222,7 @@ def test_a_replaced_writer_keeps_nothing(fleet: Fleet) -> None:
 
 
 @pytest.mark.long
-def test_a_finished_job_that_is_given_again_is_reported_again(fleet: Fleet) -> None:
+def test_repeated_finished_job_is_reported_again(fleet: Fleet) -> None:
     fleet.assign("j", BOTH, training(work_samples=6))
     fleet.until(fleet.is_over("j", "n1", "n2"))
     fleet.assign("j", BOTH, training(work_samples=6), generation=2)
@@ -260,7 +258,7 @@ def test_a_result_is_described(fleet: Fleet) -> None:
 
 
 @pytest.mark.long
-def test_a_meeting_a_coordinator_and_gloo_listen_where_they_are_told_and_nothing_else(fleet: Fleet) -> None:
+def test_meeting_and_gloo_use_only_configured_address(fleet: Fleet) -> None:
     fleet.assign("j", [("n1", 1), ("n2", 1)], training(2, 10**6))
     fleet.until(fleet.has_begun("j", "n1", "n2"))
     leader, other = places(fleet.pids("n1")), places(fleet.pids("n2"))

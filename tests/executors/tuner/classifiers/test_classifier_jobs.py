@@ -54,7 +54,7 @@ def gradient_on(trainer: Trainer, batch: list[Sample], world: int) -> tuple[Tens
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "computed-again"])
 @pytest.mark.parametrize(("world", "micro_batch_size"), [(1, 4), (3, 4), (8, 1)])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_gradient_does_not_depend_on_workers_or_micro_batches(
+def test_gradient_is_independent_of_split(
     family: str,
     world: int,
     micro_batch_size: int,
@@ -75,9 +75,7 @@ def test_the_gradient_does_not_depend_on_workers_or_micro_batches(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_embedding_is_of_the_backbone_by_the_base_models_head(
-    family: str, worker_of: MakeWorker, work_of: MakeWork
-) -> None:
+def test_embedding_uses_head_of_base_model(family: str, worker_of: MakeWorker, work_of: MakeWork) -> None:
     worker = worker_of(family)
     base, loader = worker.base, worker.loaders.open(work_of(family))
     sample = [loader.training[index] for index in range(3)]
@@ -107,16 +105,14 @@ def test_the_embedding_is_of_the_backbone_by_the_base_models_head(
     assert not any(parameter.requires_grad for parameter in base.model.parameters())
 
 
-def test_what_a_source_predicts_for_a_target_is_a_class_for_each_record(
-    worker_of: MakeWorker, work_of: MakeWork
-) -> None:
+def test_source_predicts_class_for_each_record(worker_of: MakeWorker, work_of: MakeWork) -> None:
     batch, trainer = batch_and_trainer(worker_of("llama"), work_of("llama"))
     probabilities, labels = source_predictions(trainer, [sample.sequence for sample in batch])
     assert probabilities.shape == (6, 3)
     assert labels.tolist() == [sample.sequence.label for sample in batch]
 
 
-def test_a_profile_run_reports_all_that_it_has_seen(classifiers: Fleet, work_of: MakeWork) -> None:
+def test_profile_run_reports_its_measurements(classifiers: Fleet, work_of: MakeWork) -> None:
     classifiers.tell(profile_of("n1", order("a", work_of("roberta")), iterations=12))
     classifiers.until_over("a/1")
     (report,) = classifiers.reports(ProfileReported)
@@ -152,7 +148,7 @@ def test_a_job_that_cannot_be_trained_anywhere(
     assert failed.error.startswith(error)
 
 
-def test_a_directory_of_another_kind_of_classifier_is_refused(
+def test_directory_of_other_classifier_is_refused(
     classifiers: Fleet, directories: dict[str, Path], tmp_path: Path
 ) -> None:
     folder = tmp_path / "model"

@@ -42,9 +42,7 @@ def split_head(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str,
 
 
 @pytest.mark.parametrize("family", DECODER_AND_ENCODER)
-def test_a_job_alone_trains_what_a_hand_written_loop_does(
-    family: str, worker_of: MakeWorker, work_of: MakeWork
-) -> None:
+def test_single_job_matches_plain_loop(family: str, worker_of: MakeWorker, work_of: MakeWork) -> None:
     worker, job = worker_of(family), order("a", work_of(family))
     worker.run(assigned("n1", job))
     loop = ClassifierLoop(worker, job)
@@ -54,7 +52,7 @@ def test_a_job_alone_trains_what_a_hand_written_loop_does(
 
 @pytest.mark.long
 @pytest.mark.parametrize("family", DECODER_AND_ENCODER)
-def test_a_receiver_starts_from_its_donors_matrices_and_the_base_models_head(
+def test_receiver_starts_with_donor_matrices_and_base_head(
     family: str, worker_of: MakeWorker, work_of: MakeWork
 ) -> None:
     worker = worker_of(family)
@@ -72,7 +70,7 @@ def test_a_receiver_starts_from_its_donors_matrices_and_the_base_models_head(
 
 
 @pytest.mark.parametrize("family", DECODER_AND_ENCODER)
-def test_jobs_of_a_shared_run_share_matrices_and_have_heads_of_their_own(
+def test_shared_run_shares_matrices_with_own_heads(
     family: str, worker_of: MakeWorker, work_of: MakeWork
 ) -> None:
     worker = worker_of(family)
@@ -98,9 +96,7 @@ def test_jobs_of_a_shared_run_share_matrices_and_have_heads_of_their_own(
 
 
 @pytest.mark.long
-def test_a_shared_run_learns_two_tasks_that_contradict_each_other(
-    worker_of: MakeWorker, work_of: MakeWork
-) -> None:
+def test_shared_run_learns_contradicting_tasks(worker_of: MakeWorker, work_of: MakeWork) -> None:
     worker = worker_of("roberta")
     batches = {"hyperparameters": {"batch_size": 16, "learning_rate": 5e-3}}
     first = order("a", work_of("roberta", 60, dataset="large.jsonl", **batches))
@@ -114,7 +110,7 @@ def test_a_shared_run_learns_two_tasks_that_contradict_each_other(
 
 
 @pytest.mark.parametrize("family", DECODER_AND_ENCODER)
-def test_a_job_is_done_at_its_accuracy_which_is_the_share_of_records_that_peft_gets_right(
+def test_accuracy_is_share_of_right_records(
     family: str, worker_of: MakeWorker, work_of: MakeWork, directories: dict[str, Path]
 ) -> None:
     worker, large = worker_of(family), {"dataset": "large.jsonl", "hyperparameters": {"batch_size": 16}}
@@ -142,9 +138,7 @@ def job(work_of: MakeWork, job_id: str, generation: int, done: int, **fields: ob
     return order(job_id, work, generation, resume_iterations=done)
 
 
-def test_a_job_that_was_switched_for_another_comes_to_the_same_bits(
-    worker_of: MakeWorker, work_of: MakeWork
-) -> None:
+def test_switched_job_gives_same_bits(worker_of: MakeWorker, work_of: MakeWork) -> None:
     worker = worker_of("bert")
     undisturbed = digest(worker.run(assigned("n1", job(work_of, "a", 1, 0))), "a")
     worker.run(assigned("n1", job(work_of, "c", 1, 0)), 5, settle=False)
@@ -192,9 +186,7 @@ def test_a_shared_run_needs_the_newer_checkpoint_alone(worker_of: MakeWorker, wo
 
 
 @pytest.mark.parametrize("steps", [4, *long(12, 15)])
-def test_a_chain_goes_on_from_its_donor_or_receiver(
-    worker_of: MakeWorker, work_of: MakeWork, steps: int
-) -> None:
+def test_chain_resumes_from_donor_or_receiver(worker_of: MakeWorker, work_of: MakeWork, steps: int) -> None:
     worker = worker_of("bert")
 
     def task(jobs: str, generation: int, done: int) -> TaskAssigned:
@@ -210,9 +202,7 @@ def test_a_chain_goes_on_from_its_donor_or_receiver(
 
 
 @pytest.mark.long
-def test_merged_on_two_workers_jobs_come_to_what_they_do_on_one(
-    classifiers: Fleet, work_of: MakeWork
-) -> None:
+def test_two_workers_match_one_for_merged_jobs(classifiers: Fleet, work_of: MakeWork) -> None:
     for jobs, gpus in (("ab", 1), ("cd", 2)):
         orders = order(jobs[0], work_of("roberta", 8)), order(jobs[1], work_of("roberta", 14, other=True))
         classifiers.assign(*orders, mode="spatial", members=(("n1", gpus),))

@@ -78,7 +78,7 @@ def test_a_pipeline_trains_what_a_process_alone_does(node: Fleet, family: str, t
 
 
 @pytest.mark.long
-def test_a_job_that_was_preempted_comes_to_the_same(node: Fleet, family: str) -> None:
+def test_preempted_job_gives_same_result(node: Fleet, family: str) -> None:
     node.assign(job("whole", family, iterations=60), members=_FOUR)
     node.until_over("whole/1")
     node.assign(job("b", family, iterations=60), members=_FOUR)
@@ -95,7 +95,7 @@ def test_a_job_that_was_preempted_comes_to_the_same(node: Fleet, family: str) ->
 
 
 @pytest.mark.long
-def test_a_profile_run_shows_what_one_on_a_worker_alone_does(node: Fleet, family: str) -> None:
+def test_pipeline_profile_matches_single_worker(node: Fleet, family: str) -> None:
     node.tell(profile_of("n1", job("p", family), gpus=4))
     node.tell(profile_of("n1", job("q", family, pipeline=False)))
     node.until_over("p/1", "q/1")

@@ -13,7 +13,7 @@ from tests.support.pipeline_ranks import run_ranks
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
-def test_overlap_changes_no_bit_of_what_is_stored_or_trained_later(
+def test_overlap_changes_no_bit_on_cuda(
     deep_directory: Path, dataset_root: Path, make_task: Callable[..., LoraTask], tmp_path: Path
 ) -> None:
     jobs = [

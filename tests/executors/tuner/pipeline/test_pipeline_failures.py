@@ -27,7 +27,7 @@ def running(
 
 
 @pytest.mark.parametrize("lost", [0, 2, 3])
-def test_a_rank_that_is_killed_ends_the_others_at_once(
+def test_killed_rank_ends_others_at_once(
     lost: int, deep_directory: Path, dataset_root: Path, make_task: MakeTask, tmp_path: Path
 ) -> None:
     with running(
@@ -50,7 +50,7 @@ def test_a_rank_that_is_killed_ends_the_others_at_once(
         assert results[rank]["after_s"] < 10.0
 
 
-def test_a_rank_that_hangs_ends_the_others_in_the_time_that_is_set(
+def test_hanging_rank_ends_others_after_timeout(
     deep_directory: Path, dataset_root: Path, make_task: MakeTask, tmp_path: Path
 ) -> None:
     with running(
@@ -71,7 +71,7 @@ def test_a_rank_that_hangs_ends_the_others_in_the_time_that_is_set(
 
 
 @pytest.mark.long
-def test_ranks_that_are_left_can_meet_again_in_the_same_processes(
+def test_remaining_ranks_meet_again(
     deep_directory: Path, dataset_root: Path, make_task: MakeTask, tmp_path: Path
 ) -> None:
     task = make_task("job").model_dump_json()
@@ -83,7 +83,7 @@ def test_ranks_that_are_left_can_meet_again_in_the_same_processes(
 
 
 @pytest.mark.parametrize("lost", [0, 3])
-def test_a_rank_that_is_lost_in_a_switch_fails_the_switch_or_the_end_of_the_old_task(
+def test_rank_lost_in_switch_fails_it(
     lost: int, deep_directory: Path, dataset_root: Path, make_task: MakeTask, tmp_path: Path
 ) -> None:
     with running(
@@ -105,7 +105,7 @@ def test_a_rank_that_is_lost_in_a_switch_fails_the_switch_or_the_end_of_the_old_
         assert results[rank]["after_s"] < 10.0
 
 
-def test_a_rank_that_never_comes_is_waited_for_no_longer_than_set(
+def test_absent_rank_is_awaited_until_timeout(
     deep_directory: Path, dataset_root: Path, make_task: MakeTask, tmp_path: Path
 ) -> None:
     with running(
@@ -123,7 +123,7 @@ def test_a_rank_that_never_comes_is_waited_for_no_longer_than_set(
     assert "rank 0: not all 2 ranks of the pipeline have joined within 1 s" in word["text"]
 
 
-def test_more_stages_than_layers_are_refused_on_all_ranks(
+def test_more_stages_than_layers_are_refused(
     deep_directory: Path, dataset_root: Path, make_task: MakeTask, tmp_path: Path
 ) -> None:
     results = run_ranks(
@@ -151,7 +151,7 @@ def test_ranks_that_do_not_train_the_same_fail(
         assert result["text"] == "job: the ranks differ in the task, its data or their progress"
 
 
-def test_a_target_that_no_layer_has_is_refused_on_all_ranks(
+def test_target_without_layer_is_refused(
     deep_directory: Path, dataset_root: Path, make_task: MakeTask, tmp_path: Path
 ) -> None:
     results = run_ranks(
@@ -167,7 +167,7 @@ def test_a_target_that_no_layer_has_is_refused_on_all_ranks(
         assert "no layer is called 'nothing'" in result["text"]
 
 
-def test_a_loss_that_is_no_number_updates_no_stage(
+def test_invalid_loss_updates_no_stage(
     deep_directory: Path, dataset_root: Path, make_task: MakeTask, tmp_path: Path
 ) -> None:
     results = run_ranks(

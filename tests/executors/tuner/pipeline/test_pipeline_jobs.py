@@ -85,7 +85,7 @@ def test_a_job_is_profiled_on_four_workers(node: Fleet) -> None:
 
 
 @pytest.mark.long
-def test_an_adapter_is_the_one_that_a_process_alone_trains(
+def test_pipeline_adapter_matches_single_process(
     node: Fleet, deep_base: SharedBase, settings: TunerSettings, deep_directory: Path, tmp_path: Path
 ) -> None:
     node.assign(job("a"), members=_FOUR)
@@ -116,9 +116,7 @@ def test_a_job_is_done_at_its_accuracy(node: Fleet) -> None:
 
 
 @pytest.mark.long
-def test_a_preempted_job_comes_to_the_same_and_its_workers_go_to_the_next_as_they_are(
-    node: Fleet, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_preempted_job_leaves_workers_to_next(node: Fleet, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="executors.tuner.runner")
     node.assign(job("whole", 20), members=_FOUR)
     node.until_over("whole/1")
@@ -150,7 +148,7 @@ def test_a_preempted_job_comes_to_the_same_and_its_workers_go_to_the_next_as_the
 
 
 @pytest.mark.long
-def test_a_newer_generation_takes_over_from_one_that_still_runs(node: Fleet) -> None:
+def test_newer_generation_replaces_running_one(node: Fleet) -> None:
     """The old one is over while the new one's workers meet, at the same place."""
     node.assign(job("again", _LONG), members=_FOUR)
     for generation in range(2, 7):
@@ -192,7 +190,7 @@ def test_bad_data_fails_the_run_for_good(node: Fleet) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("reason", ["bad data", "withdrawn"])
-def test_a_task_whose_successor_does_not_begin_ends_like_any_other(node: Fleet, reason: str) -> None:
+def test_task_without_successor_ends_normally(node: Fleet, reason: str) -> None:
     first, second = f"first-{reason[0]}", f"second-{reason[0]}"
     node.assign(job(first, _LONG), members=_FOUR)
     node.until(lambda: node.reports(RunStarted, first))
@@ -211,7 +209,7 @@ def test_a_task_whose_successor_does_not_begin_ends_like_any_other(node: Fleet, 
     assert isinstance(other, RunFailed) == (reason == "bad data")
 
 
-def test_a_worker_that_is_killed_fails_the_run_and_the_next_goes_on_from_its_checkpoint(
+def test_killed_worker_fails_run_and_next_resumes(
     node: Fleet,
 ) -> None:
     node.assign(job("k", _LONG), members=_FOUR)
@@ -236,7 +234,7 @@ def test_a_worker_that_is_killed_fails_the_run_and_the_next_goes_on_from_its_che
 
 
 @pytest.mark.long
-def test_a_task_without_a_pipeline_and_one_with_follow_each_other_on_the_same_workers(node: Fleet) -> None:
+def test_plain_and_pipeline_tasks_share_workers(node: Fleet) -> None:
     pids = node.nodes["n1"].runner.pids
     node.assign(order("d", workload(_LONG)), members=_FOUR)
     node.until(lambda: node.reports(RunStarted, "d"))
@@ -250,7 +248,7 @@ def test_a_task_without_a_pipeline_and_one_with_follow_each_other_on_the_same_wo
 
 
 @pytest.mark.long
-def test_two_pipelines_share_the_batches_of_a_job_and_one_goes_on_with_it(
+def test_two_pipelines_share_batches_until_one_ends(
     node: Fleet, deep_base: SharedBase, settings: TunerSettings, tmp_path: Path
 ) -> None:
     node.close()

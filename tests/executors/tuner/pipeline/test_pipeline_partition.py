@@ -27,22 +27,22 @@ def test_no_other_cut_has_a_cheaper_worst_stage(costs: list[int], data: st.DataO
     assert max(sum(costs[layer] for layer in part) for part in parts) == best
 
 
-def test_of_equal_cuts_the_last_stage_has_the_fewest_layers() -> None:
+def test_last_stage_of_equal_cuts_is_smallest() -> None:
     assert cut([1] * 5, 4) == (range(2), range(2, 3), range(3, 4), range(4, 5))
 
 
-def test_an_expensive_head_gets_a_stage_with_fewer_layers() -> None:
+def test_expensive_head_gets_smaller_stage() -> None:
     assert cut([1, 1, 1, 1, 1, 3], 2) == (range(4), range(4, 6))
 
 
 @pytest.mark.parametrize("stages", [0, 6])
-def test_a_number_of_stages_that_the_layers_do_not_allow_is_refused(stages: int) -> None:
+def test_impossible_number_of_stages_is_refused(stages: int) -> None:
     with pytest.raises(PartitionError, match=f"{stages} stages for 5 layers: between 1 and 5"):
         cut([1] * 5, stages)
 
 
 @pytest.mark.parametrize("cost", [-1.0, float("nan")])
-def test_a_cost_that_is_none_is_refused(cost: float) -> None:
+def test_invalid_cost_is_refused(cost: float) -> None:
     with pytest.raises(PartitionError, match="negative or not a number"):
         cut([1.0, cost], 2)
 

@@ -13,9 +13,7 @@ SHAPES = {"stages": st.integers(1, 8), "micro_batches": st.integers(1, 12)}
 
 @settings(max_examples=examples(300), deadline=None)
 @given(**SHAPES)
-def test_no_stage_waits_for_ever_and_the_step_takes_as_long_as_under_gpipe(
-    stages: int, micro_batches: int
-) -> None:
+def test_schedule_ends_as_fast_as_gpipe(stages: int, micro_batches: int) -> None:
     """Stages as processes that run their next action as soon as its input is there; one action takes 1."""
     left = [list(one_forward_one_backward(s, stages, micro_batches)) for s in range(stages)]
     done: set[tuple[int, Action]] = set()
@@ -37,9 +35,7 @@ def test_no_stage_waits_for_ever_and_the_step_takes_as_long_as_under_gpipe(
 
 @settings(max_examples=examples(300), deadline=None)
 @given(**SHAPES)
-def test_each_micro_batch_goes_forwards_then_backwards_and_few_are_kept(
-    stages: int, micro_batches: int
-) -> None:
+def test_few_micro_batches_are_kept_at_once(stages: int, micro_batches: int) -> None:
     for stage in range(stages):
         kept, most = 0, 0
         actions = list(one_forward_one_backward(stage, stages, micro_batches))
@@ -54,7 +50,7 @@ def test_each_micro_batch_goes_forwards_then_backwards_and_few_are_kept(
 
 @settings(max_examples=examples(300), deadline=None)
 @given(count=st.integers(1, 40), micro_batches=st.integers(1, 12))
-def test_a_batch_is_cut_evenly_and_into_no_empty_part(count: int, micro_batches: int) -> None:
+def test_batch_is_cut_evenly_without_empty_part(count: int, micro_batches: int) -> None:
     parts = split(range(count), micro_batches)
     assert [number for part in parts for number in part] == list(range(count))
     assert len(parts) == min(count, micro_batches)

@@ -12,7 +12,7 @@ from executors.tuner.pipeline.structure import parameter_costs, partition_by_par
 CPU = torch.device("cpu")
 
 
-def test_the_stages_one_after_another_are_the_whole_model(deep_directory: Path) -> None:
+def test_stages_together_are_whole_model(deep_directory: Path) -> None:
     structure = structure_of(load_base(deep_directory))
     model, family = structure.base.model, structure.family
     batch = pack([[TextSequence(list(range(2, 20)), 1), TextSequence(list(range(30, 39)), 4)]], CPU)

@@ -60,16 +60,14 @@ def switch(deep_directory: Path, dataset_root: Path, make_task: MakeTask, tmp_pa
 
 @pytest.mark.parametrize("world", [pytest.param(2, marks=pytest.mark.long), 4])
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
-def test_overlap_changes_no_bit_of_what_is_stored_or_trained_later(
-    world: int, direction: str, switch: Switch
-) -> None:
+def test_overlap_changes_no_bit(world: int, direction: str, switch: Switch) -> None:
     plain, plain_files = switch(world, direction, overlap=False)
     overlapped, overlapped_files = switch(world, direction, overlap=True)
     assert overlapped_files == plain_files
     assert [result["steps"] for result in overlapped] == [result["steps"] for result in plain]
 
 
-def test_a_task_that_was_switched_from_is_what_the_engine_would_have(
+def test_switched_task_matches_engine(
     deep_directory: Path, dataset_root: Path, make_task: MakeTask, tmp_path: Path
 ) -> None:
     base = load_base(deep_directory)
@@ -106,7 +104,7 @@ def spans_of(results: list[dict[str, Any]]) -> list[Span]:
 
 
 @pytest.mark.long
-def test_the_next_task_begins_on_the_last_rank_and_each_rank_loads_it_when_it_is_done_with_the_old_one(
+def test_next_task_loads_from_last_rank_on(
     switch: Switch,
 ) -> None:
     results, _ = switch(4, "reverse", overlap=True)
@@ -125,7 +123,7 @@ def test_the_next_task_begins_on_the_last_rank_and_each_rank_loads_it_when_it_is
         assert load.start_s >= ended_s[rank]
 
 
-def test_the_first_rank_may_still_run_the_old_task_backwards_while_the_last_one_runs_the_next(
+def test_first_rank_ends_old_task_during_next(
     deep_directory: Path, dataset_root: Path, make_task: MakeTask, tmp_path: Path
 ) -> None:
     results = run_ranks(
@@ -144,7 +142,7 @@ def test_the_first_rank_may_still_run_the_old_task_backwards_while_the_last_one_
 
 
 @pytest.mark.long
-def test_without_overlap_the_next_task_begins_when_all_of_the_old_one_is_stored(switch: Switch) -> None:
+def test_without_overlap_next_task_waits_for_storage(switch: Switch) -> None:
     spans = spans_of(switch(4, "forward", overlap=False)[0])
     between_s, idle_s = gap_s(spans, "a", "b")
     assert between_s > 0

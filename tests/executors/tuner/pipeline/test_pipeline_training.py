@@ -80,7 +80,7 @@ def engine_run(
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])
-def test_with_whole_batches_a_pipeline_is_the_engine_bit_by_bit(
+def test_pipeline_with_whole_batches_matches_engine(
     world: int, train: Train, deep_base: SharedBase, dataset_root: Path, make_task: MakeTask
 ) -> None:
     task = make_task("job")
@@ -91,7 +91,7 @@ def test_with_whole_batches_a_pipeline_is_the_engine_bit_by_bit(
 
 
 @pytest.mark.long
-def test_with_micro_batches_and_clipping_weights_differ_from_the_engines_by_rounding(
+def test_micro_batches_differ_only_by_rounding(
     train: Train, deep_base: SharedBase, dataset_root: Path, make_task: MakeTask
 ) -> None:
     task = make_task("job", max_gradient_norm=0.05, weight_decay=0.01, batch_size=6)
@@ -107,7 +107,7 @@ def test_with_micro_batches_and_clipping_weights_differ_from_the_engines_by_roun
 
 
 @pytest.mark.long
-def test_the_number_of_stages_and_the_direction_change_no_bit(train: Train, make_task: MakeTask) -> None:
+def test_stages_and_direction_change_no_bit(train: Train, make_task: MakeTask) -> None:
     task = make_task("job", dropout=0.1, max_gradient_norm=0.05, batch_size=5)
     results, expected = train(1, task, micro_batches=3)
     for world, direction in ((2, "reverse"), (3, "forward"), (4, "reverse"), (5, "forward")):
@@ -119,7 +119,7 @@ def test_the_number_of_stages_and_the_direction_change_no_bit(train: Train, make
 
 
 @pytest.mark.long
-def test_pipelines_that_share_a_batch_come_to_what_one_does(train: Train, make_task: MakeTask) -> None:
+def test_pipelines_sharing_batch_match_one(train: Train, make_task: MakeTask) -> None:
     task = make_task("job", dropout=0.1, max_gradient_norm=0.05, batch_size=5)
     results, expected = train(2, task, micro_batches=3)
     for direction in ("forward", "reverse"):
@@ -132,7 +132,7 @@ def test_pipelines_that_share_a_batch_come_to_what_one_does(train: Train, make_t
 
 
 @pytest.mark.long
-def test_a_batch_that_leaves_a_pipeline_without_a_sequence(train: Train, make_task: MakeTask) -> None:
+def test_pipeline_may_get_no_sequence(train: Train, make_task: MakeTask) -> None:
     task = make_task("job", batch_size=1)
     results, expected = train(2, task)
     others, state = train(4, task, options={"stages": 2})
@@ -149,7 +149,7 @@ def test_activations_that_are_computed_again_change_no_bit(train: Train, make_ta
 
 
 @pytest.mark.long
-def test_adapters_on_some_layers_only_leave_stages_without_any(
+def test_stages_without_adapters_are_valid(
     train: Train, deep_base: SharedBase, dataset_root: Path, make_task: MakeTask
 ) -> None:
     for targets in (("layers.2.mlp.down_proj",), ("layers.0.self_attn.q_proj", "layers.4.mlp.up_proj")):
@@ -177,7 +177,7 @@ def test_gradients_are_those_of_the_engine(
 
 
 @pytest.mark.parametrize("family", ["gpt2", *long("mistral", "qwen2", "qwen3")])
-def test_other_families_train_over_stages_as_in_the_engine(
+def test_other_families_match_engine_over_stages(
     family: str,
     make_model: Callable[[str], Path],
     dataset_root: Path,
@@ -203,7 +203,7 @@ def test_other_families_train_over_stages_as_in_the_engine(
     assert_same(read_state(tmp_path / family, base), expected)
 
 
-def test_a_checkpoint_goes_on_in_the_engine_and_back_and_loads_in_peft(
+def test_checkpoint_moves_between_pipeline_engine_and_peft(
     train: Train,
     deep_base: SharedBase,
     deep_directory: Path,
@@ -240,7 +240,7 @@ def test_a_checkpoint_goes_on_in_the_engine_and_back_and_loads_in_peft(
 
 
 @pytest.mark.long
-def test_a_batch_smaller_than_the_micro_batches_and_a_smaller_last_one_are_trained(
+def test_small_and_last_batches_are_trained(
     train: Train, deep_base: SharedBase, dataset_root: Path, make_task: MakeTask
 ) -> None:
     task = make_task("job", batch_size=3, total_samples=7)

@@ -38,7 +38,7 @@ def crowd(bids: int) -> Bench:
     return bench
 
 
-def test_what_too_many_bid_for_opens_at_a_price(tmp_path: Path) -> None:
+def test_excess_demand_opens_at_a_price(tmp_path: Path) -> None:
     zones = forecast_from_ledger(ledger_of(crowd(20), tmp_path / "l.jsonl"), None)
     prices = {forecast.gpu_type: forecast.compute_micros[HOUR] for forecast in zones["z"]}
     # Half a fast node-slot is worth 20 less its energy: 39 a node-slot, of which four fifths are asked.
@@ -61,7 +61,7 @@ def test_a_cell_that_the_ledger_lacks_is_named(tmp_path: Path) -> None:
         forecast_from_ledger(ledger_of(crowd(3), tmp_path / "l.jsonl"), "other")
 
 
-def test_what_the_command_prints_fits_under_a_policy_and_prices_the_next_day(tmp_path: Path) -> None:
+def test_printed_forecast_prices_the_next_day(tmp_path: Path) -> None:
     ledger = ledger_of(crowd(20), tmp_path / "l.jsonl")
     printed = CliRunner().invoke(app_with("forecast"), ["forecast", str(ledger)])
     assert printed.exit_code == 0, printed.output
@@ -78,14 +78,14 @@ def test_what_the_command_prints_fits_under_a_policy_and_prices_the_next_day(tmp
     assert market.compute_price[0, 0] == row["compute_micros"][HOUR] > 0
 
 
-def test_a_ledger_without_bids_tells_no_prices(tmp_path: Path) -> None:
+def test_ledger_without_bids_gives_no_prices(tmp_path: Path) -> None:
     ledger = ledger_of(Bench.configured(), tmp_path / "l.jsonl")
     found = CliRunner().invoke(app_with("forecast"), ["forecast", str(ledger)])
     assert found.exit_code != 0
     assert "no basis for prices" in str(found.exception)
 
 
-def test_a_zone_that_finds_its_prices_shows_what_they_come_from_and_no_opening_prices(tmp_path: Path) -> None:
+def test_self_pricing_zone_shows_basis_without_opening_prices(tmp_path: Path) -> None:
     bench = Bench.configured(zones=(zone(policy=AuctionPolicy()),))
     for number in range(20):
         bench.send(bid(f"j{number}", 20.0))
@@ -101,7 +101,7 @@ def test_a_zone_that_finds_its_prices_shows_what_they_come_from_and_no_opening_p
     assert yaml.safe_load(output) == {"z": {"basis": basis.model_dump(mode="json")}}
 
 
-def test_after_days_with_a_night_the_hours_that_are_expected_are_shown_and_stand_in_the_decisions(
+def test_expected_hours_appear_after_days_with_night(
     tmp_path: Path,
 ) -> None:
     bench = Bench.configured(zones=(zone(policy=AuctionPolicy()),), slot_s=3_600.0)

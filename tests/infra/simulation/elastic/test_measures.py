@@ -56,7 +56,7 @@ third as fast (erratum L4), from 120 to 300, when 180 of its samples are done. F
 server; it is charged 63 s and ends at 480 + 63 + 720."""
 
 
-def test_a_preempted_job_waits_again_and_pays_for_its_checkpoint():
+def test_preempted_job_waits_and_pays_for_checkpoint():
     measures = measured(lending_cell(1, 3), *PREEMPTED)
     guest, figures = jobs_of(measures)["guest"], measures.figures()
     assert guest["ended_s"] == 480 + 63 + 720
@@ -67,7 +67,7 @@ def test_a_preempted_job_waits_again_and_pays_for_its_checkpoint():
     assert (figures.preemptions, figures.preemption_ratio) == (1, 0.5)
 
 
-def test_usage_is_measured_up_to_the_last_input_by_the_kind_of_server():
+def test_usage_by_kind_ends_with_last_input():
     figures = measured(lending_cell(1, 3), *PREEMPTED).figures()
     own, guest, serving = 400 * 4 + 720, 180 * 3, 1_140 * 3
     assert figures.span_s == 1_200.0
@@ -103,7 +103,7 @@ def test_usage_by_the_hour_adds_up():
     assert [row["used_own_gpus"] for row in usage] == [4 * 3_540 / 3_600, 4.0]
 
 
-def test_a_withdrawn_job_counts_as_submitted_and_no_more():
+def test_withdrawn_job_counts_only_as_submitted():
     measures = measured(
         elastic_cell(1),
         at(30.0, submit("a", 2_400.0, (4, 4))),
@@ -116,7 +116,7 @@ def test_a_withdrawn_job_counts_as_submitted_and_no_more():
     assert (withdrawn["state"], withdrawn["started_s"], withdrawn["queuing_s"]) == ("withdrawn", None, 110.0)
 
 
-def test_a_submission_under_the_id_of_another_job_changes_nothing():
+def test_submission_under_used_id_changes_nothing():
     inputs = [at(30.0, submit("a", 2_400.0, (4, 4))), at(90.0, submit("a", 600.0, user="bob"))]
     measures = measured(elastic_cell(1), *inputs)
     assert jobs_of(measures)["a"]["jct_s"] == 630.0

@@ -71,7 +71,7 @@ def test_a_slower_pace_takes_longer():
     assert played((0.0, assigned("s0")), pace=0.5)[-1] == (200.0, "RunFinished", "s0", WORK)
 
 
-def test_the_first_of_several_nodes_says_that_they_have_begun_and_that_the_work_is_done():
+def test_first_node_reports_start_and_end():
     assert played((0.0, assigned("s0", "s1"))) == [
         (0.0, "RunStarted", "s0", 0),
         (50.0, "RunFinished", "s0", WORK),
@@ -79,7 +79,7 @@ def test_the_first_of_several_nodes_says_that_they_have_begun_and_that_the_work_
     ]
 
 
-def test_workers_that_join_lose_nothing_of_what_is_done():
+def test_joining_workers_lose_no_progress():
     said = played((0.0, assigned("s0")), (40.0, assigned("s0", "s1", generation=2, resumes=False)))
     assert said[1:] == [
         (40.0, "RunStarted", "s0", 40),
@@ -100,7 +100,7 @@ def test_workers_that_leave_lose_nothing_either():
     ]
 
 
-def test_a_preempted_job_goes_on_from_its_checkpoint_and_pays_63_seconds():
+def test_preempted_job_resumes_and_pays_63_seconds():
     said = played(
         (0.0, assigned("s0")),
         (40.0, released("s0", 1, "preempted")),
@@ -121,7 +121,7 @@ def test_a_preempted_job_without_checkpoints_starts_over():
     assert said[2:] == [(163.0, "RunStarted", "s0", 0), (263.0, "RunFinished", "s0", WORK)]
 
 
-def test_a_job_that_is_preempted_before_it_has_loaded_its_checkpoint_has_done_nothing_more():
+def test_preemption_before_loading_keeps_progress():
     said = played(
         (0.0, assigned("s0")),
         (40.0, released("s0", 1, "preempted")),
@@ -131,7 +131,7 @@ def test_a_job_that_is_preempted_before_it_has_loaded_its_checkpoint_has_done_no
     assert said[2:] == [(120.0, "RunProgressed", "s1", 40)]
 
 
-def test_a_node_that_is_lost_says_nothing_from_then_on():
+def test_lost_node_reports_nothing_more():
     said = played((0.0, assigned("s0", "s1")), lost_s={"s0": 20.0})
     assert said == [
         (0.0, "RunStarted", "s0", 0),
@@ -139,7 +139,7 @@ def test_a_node_that_is_lost_says_nothing_from_then_on():
     ]
 
 
-def test_after_a_lost_node_the_others_are_released_and_the_job_starts_anew():
+def test_lost_node_releases_others_and_job_restarts():
     said = played(
         (0.0, assigned("s0", "s1")),
         (30.0, released("s1", 1, "node_lost")),

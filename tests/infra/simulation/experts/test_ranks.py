@@ -52,7 +52,7 @@ def reports(runner: VirtualRanks, command: Any, until_s: float = 1e6) -> list[tu
     return [(time_s, event) for time_s, event in islice(told, 10_000) if event is not None]
 
 
-def test_a_job_that_trains_reports_until_its_work_is_done_and_all_members_end():
+def test_training_job_reports_until_all_members_end():
     work = int(25 * 2 * TRAINED_PER_S)
     told = reports(VirtualRanks("c", 1.0), assigned(training(2, work)))
     assert [type(event) for _, event in told] == [
@@ -63,7 +63,7 @@ def test_a_job_that_trains_reports_until_its_work_is_done_and_all_members_end():
     assert [event.node for _, event in told[-2:]] == ["n0", "n1"]
 
 
-def test_a_run_goes_on_where_the_cell_knows_it_to_be():
+def test_run_resumes_at_progress_of_the_cell():
     work = int(25 * 2 * TRAINED_PER_S)
     command = assigned(training(2, work), resume_samples=work - int(4 * TRAINED_PER_S), generation=2)
     told = reports(VirtualRanks("c", 1.0), command)
@@ -71,7 +71,7 @@ def test_a_run_goes_on_where_the_cell_knows_it_to_be():
     assert told[-1][0] == START_S + 2.0
 
 
-def test_a_service_profiles_first_and_then_tells_of_what_it_routes():
+def test_service_profiles_first_and_then_reports_routing():
     workload = serving(2, 10_000, most_experts_per_device=16, profile_batches=30)
     kinds = [type(event) for _, event in reports(VirtualRanks("c", 1.0), assigned(workload))]
     assert kinds[:3] == [RunStarted, ExpertsProfiled, ExpertsRouted]
@@ -94,7 +94,7 @@ def test_a_balanced_placement_makes_a_service_faster():
     assert routed[2].batches < routed[4].batches == INTERVAL_S / BALANCED_BATCH_S
 
 
-def test_released_ranks_say_that_they_are_gone_and_nothing_more():
+def test_released_ranks_only_report_their_end():
     runner = VirtualRanks("c", 1.0)
     queue = EventQueue()
     queue.add_all(EventRank.REPORT, runner.carry_out(assigned(training(2, 10**6)), 0.0))
@@ -111,12 +111,12 @@ def test_released_ranks_say_that_they_are_gone_and_nothing_more():
     assert max(time_s for time_s, event in told if event is not None) == START_S + 14.0
 
 
-def test_a_lost_leader_says_nothing_more():
+def test_lost_leader_reports_nothing_more():
     told = reports(VirtualRanks("c", 1.0), assigned(training(2, 10**6)), until_s=START_S + 25.0)
     assert [time_s for time_s, _ in told] == [START_S, START_S + 10.0, START_S + 20.0]
 
 
-def test_a_service_that_is_asked_less_than_it_can_serves_as_much_as_it_is_asked():
+def test_underused_service_serves_all_requests():
     workload = serving(2, None, until_s=1_000.0, profile_batches=0, most_experts_per_device=16)
     asked = workload.requests.model_copy(update={"rate_per_s": 2.0})
     told = reports(
@@ -127,7 +127,7 @@ def test_a_service_that_is_asked_less_than_it_can_serves_as_much_as_it_is_asked(
     assert finished.samples_done == pytest.approx(7 + 2.0 * (1_000.0 - START_S), abs=1)
 
 
-def test_popularity_adds_up_and_drifts_from_one_order_to_the_next():
+def test_popularity_sums_to_one_and_drifts():
     routed = SimulatedRouting("s", 1, 16, drift_s=100.0)
     for time_s in (0.0, 50.0, 75.0, 99.0, 100.0):
         assert math.isclose(math.fsum(routed.popularity(0, time_s)), 1.0)

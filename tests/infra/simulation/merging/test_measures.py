@@ -36,7 +36,7 @@ def jobs_of(measures: MergingMeasures) -> dict[str, dict]:
     return {str(row["job_id"]): dict(row) for row in measures.tables()["jobs"]}
 
 
-def test_completion_times_and_makespan_are_those_of_the_runs():
+def test_completion_times_and_makespan_match_runs():
     measures = measured(merging_cell(modes=()))
     jobs, told = jobs_of(measures), figures(measures)
     starts_s = [job["started_s"] for job in jobs.values()]
@@ -79,7 +79,7 @@ def test_two_jobs_in_one_run_count_as_spatial():
     assert told.saved_s == 600.0, "three epochs each"
 
 
-def test_an_undone_merge_is_counted_and_its_jobs_were_trained_alone():
+def test_undone_merge_is_counted_as_training_alone():
     measures = measured(merging_cell(modes=("temporal",)))
     told, jobs = figures(measures), jobs_of(measures)
     assert (told.merges_undone, told.temporal_share, told.completed) == (1, 0.0, 3)
@@ -88,7 +88,7 @@ def test_an_undone_merge_is_counted_and_its_jobs_were_trained_alone():
     assert jobs["two"]["partner"] is None
 
 
-def test_a_spatial_merge_that_is_undone_for_one_job_counts_for_the_other_that_was_done_in_it():
+def test_half_undone_spatial_merge_counts_for_completed_job():
     jobs = [*JOBS[:2], (21.0, submit("two", "b"))]
     truth = ShortTruth({("b", "a"): 3}, short=frozenset("b"))
     measures = measured(merging_cell(modes=("spatial",)), jobs, truth)
@@ -103,7 +103,7 @@ def test_a_spatial_merge_that_is_undone_for_one_job_counts_for_the_other_that_wa
     assert (told.merges_undone, told.spatial_share) == (1, pytest.approx(1 / 3))
 
 
-def test_errors_are_those_of_what_was_foretold():
+def test_errors_are_those_of_forecasts():
     told = figures(measured(merging_cell(modes=("temporal",)), truth=GAINING))
     # "zero" was taken to need a thousand iterations, as nothing else was known; "one" the 600 of "zero".
     assert (told.iterations_alone.jobs, told.iterations_merged.jobs, told.gain.pairs) == (2, 1, 1)
@@ -111,7 +111,7 @@ def test_errors_are_those_of_what_was_foretold():
     assert told.iterations_merged.max_ape_pct is not None
 
 
-def test_finish_time_fairness_is_against_a_fair_share_of_the_gpus():
+def test_finish_time_fairness_compares_with_fair_share():
     # Alone on one GPU, all of the time was its own: its profile run, 600 s of work, and ticks.
     measures = measured(merging_cell(), [(1.0, submit("one"))])
     rho = jobs_of(measures)["one"]["finish_time_fairness"]
@@ -121,13 +121,13 @@ def test_finish_time_fairness_is_against_a_fair_share_of_the_gpus():
     assert (fair.mean, fair.worst, fair.hurt_share) == (rho, rho, 1.0)
 
 
-def test_fairness_of_a_rival_goes_by_the_sizes_that_it_was_asked_about():
+def test_fairness_of_rival_uses_its_sizes():
     cell = merging_cell(scheme="tiresias")
     rho = jobs_of(measured(cell, [(1.0, submit("one"))]))["one"]["finish_time_fairness"]
     assert 1.0 < rho < 1.1
 
 
-def test_a_withdrawn_job_counts_as_submitted_and_no_more():
+def test_withdrawn_job_counts_only_as_submitted():
     measures = measured(merging_cell(), [*JOBS[:2], (100.0, withdraw("one"))])
     told = figures(measures)
     assert (told.jobs, told.completed) == (2, 1)
@@ -141,7 +141,7 @@ def test_a_job_of_another_base_model_is_rejected():
     assert figures(measures).fairness is None
 
 
-def test_what_is_told_is_plain(capsys):
+def test_values_are_plain(capsys):
     told = measured(merging_cell(modes=("temporal",)), truth=GAINING)
     found = told.as_json()
     assert found["jct"]["mean_s"] > 0

@@ -85,7 +85,7 @@ def evaluated(reports: list[RunReport]) -> list[tuple[str, int]]:
     return [(each.run_id, each.iterations) for each in reports if isinstance(each, TaskEvaluated)]
 
 
-def test_a_job_is_evaluated_after_each_epoch_and_done_after_the_last():
+def test_job_is_evaluated_per_epoch_until_done():
     nodes = Nodes()
     nodes.tell(assigned("a"))
     reports = nodes.run(1_000.0)
@@ -107,7 +107,7 @@ def profiled(
     return report
 
 
-def test_a_profile_run_of_an_epoch_shows_the_accuracy_that_the_job_has_after_it():
+def test_profile_run_of_epoch_reports_its_accuracy():
     nodes = Nodes()
     nodes.tell(assigned("a"))
     first = next(each for each in nodes.run(1_000.0) if isinstance(each, TaskEvaluated))
@@ -121,7 +121,7 @@ def test_a_shorter_profile_run_does_not():
     assert profiled(100, validation_path=None, accuracy=None, sharing=False).accuracy_after_epoch is None
 
 
-def test_a_task_trains_no_more_where_another_has_one_of_its_jobs():
+def test_task_stops_when_another_has_its_job():
     nodes = Nodes()
     nodes.tell(assigned("a"))
     nodes.run(60.0)
@@ -132,7 +132,7 @@ def test_a_task_trains_no_more_where_another_has_one_of_its_jobs():
     assert evaluated(reports) == [("t2.2/a", 200), ("t2.2/a", 300)], "n0 has written a checkpoint"
 
 
-def test_a_job_that_is_over_says_so_again():
+def test_ended_job_is_reported_again():
     nodes = Nodes()
     nodes.tell(assigned("a"))
     nodes.run(1_000.0)
@@ -143,7 +143,7 @@ def test_a_job_that_is_over_says_so_again():
     assert finished.samples_done == 8 * 300
 
 
-def test_a_job_of_which_the_cell_knows_nothing_begins_anew():
+def test_unknown_job_starts_without_progress():
     nodes = Nodes()
     nodes.tell(assigned("a", "b", mode="spatial"))
     nodes.run(200.0)
@@ -151,7 +151,7 @@ def test_a_job_of_which_the_cell_knows_nothing_begins_anew():
     assert evaluated(nodes.run(200.0 + 60.0)) == [("t2.2/a", 100)]
 
 
-def test_of_a_merge_that_is_undone_the_receiver_has_nothing_and_the_donor_all():
+def test_undone_merge_resets_receiver_and_keeps_donor():
     nodes = Nodes()
     merged = assigned("a", "b", mode="spatial")
     nodes.tell(merged)

@@ -33,7 +33,7 @@ def is_change(decision: Decision) -> bool:
     return isinstance(decision.outcome, TaskChanged)
 
 
-def test_without_an_accuracy_to_reach_a_job_is_told_to_need_all_its_iterations():
+def test_job_without_target_is_forecast_all_iterations():
     losses = tuple(2.0 * 0.7**iteration + 0.5 for iteration in range(8))
     job = submit("one", target={"accuracy": None, "most_iterations": 1_000})
     run = simulated(merging_cell(), [(1.0, job)], SmallTruth(losses=losses))
@@ -43,7 +43,7 @@ def test_without_an_accuracy_to_reach_a_job_is_told_to_need_all_its_iterations()
     assert told[1].iterations == 1_000
 
 
-def test_jobs_wait_a_moment_for_what_merging_them_would_bring():
+def test_jobs_wait_briefly_for_merge_estimates():
     # Else one would be begun alone, and have progress by the time that its merge is foretold.
     cell = merging_cell(modes=("spatial",), interval_s=120.0, prewarm_s=30.0)
     run = simulated(cell, [(1.0, submit("one")), (2.0, submit("two"))], SmallTruth({("a", "a"): 3}))
@@ -51,7 +51,7 @@ def test_jobs_wait_a_moment_for_what_merging_them_would_bring():
     assert (first.reason, first.job_ids) == ("merged", ("one", "two"))
 
 
-def test_the_receiver_of_a_chain_whose_node_is_lost_was_not_merged():
+def test_lost_chain_before_receiver_is_no_merge():
     # The node is lost while "one" trains, which is then withdrawn, so that "two" runs alone.
     inputs = [
         *((1.0, submit("zero")), (20.0, submit("one")), (21.0, submit("two"))),
@@ -64,7 +64,7 @@ def test_the_receiver_of_a_chain_whose_node_is_lost_was_not_merged():
     assert not any(isinstance(each.outcome, MergeJudged) for each in run.decisions)
 
 
-def test_whoever_loses_gpus_is_told_so():
+def test_job_losing_gpus_gets_release():
     """In a busy zone of drawn jobs, a task that is released is told as changed in the same breath."""
     cell = merging_cell(nodes=2, gpus=4, interval_s=120.0)
     jobs = draw_jobs(cell, 3, jobs=24, span_s=1_800.0)
@@ -80,7 +80,7 @@ def test_whoever_loses_gpus_is_told_so():
         assert set(decision.outcome.job_ids) <= told, decision
 
 
-def test_the_zone_tells_how_wrong_it_was():
+def test_zone_reports_errors_of_forecasts():
     # The first job was taken to need all of a thousand iterations, and needed 600; the second 600 again.
     jobs = [(1.0, submit("zero")), (1_000.0, submit("one")), (3_000.0, submit("two"))]
     run = simulated(merging_cell(interval_s=120.0), jobs)
@@ -91,7 +91,7 @@ def test_the_zone_tells_how_wrong_it_was():
     assert alone.iterations_mean_pct == pytest.approx(100 * 400 / 600 / 2)
 
 
-def test_a_job_that_comes_while_all_gpus_are_in_use_is_profiled_when_one_is_free():
+def test_job_on_full_zone_is_profiled_later():
     run = simulated(merging_cell(), [(1.0, submit("zero")), (100.0, submit("other", "b"))])
     completed = [each.outcome.job_id for each in run.decisions if isinstance(each.outcome, JobCompleted)]
     assert completed == ["zero", "other"]

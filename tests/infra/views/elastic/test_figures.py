@@ -45,7 +45,7 @@ def bench() -> LivelyBench:
     return bench
 
 
-def test_a_job_is_shown_with_its_workers_of_how_many_and_where(bench: LivelyBench) -> None:
+def test_job_shows_workers_and_servers(bench: LivelyBench) -> None:
     seen = board(bench)
     assert cells(seen, "own") == {
         "waited": "60 s",
@@ -58,7 +58,7 @@ def test_a_job_is_shown_with_its_workers_of_how_many_and_where(bench: LivelyBenc
     assert roomy["servers"].count("x") == 2
 
 
-def test_a_job_that_a_reclaim_would_hit_soon_is_marked(bench: LivelyBench) -> None:
+def test_job_of_next_reclaim_is_marked(bench: LivelyBench) -> None:
     seen = board(bench)
     assert cells(seen, "roomy")["next reclaim"] == "preempted if 2 servers must go"
     assert cells(seen, "hit")["next reclaim"] == "preempted if 3 servers must go"
@@ -66,7 +66,7 @@ def test_a_job_that_a_reclaim_would_hit_soon_is_marked(bench: LivelyBench) -> No
     assert "1 of 3 servers on loan can go back without a preemption, one more preempts roomy" in shown(seen)
 
 
-def test_a_job_that_waits_has_no_servers_and_waits_on(bench: LivelyBench) -> None:
+def test_waiting_job_has_no_servers(bench: LivelyBench) -> None:
     bench.tell(submit("late", 600, (2, 2)))
     bench.rounds(2, 3)
     waiting = cells(board(bench), "late")
@@ -76,7 +76,7 @@ def test_a_job_that_waits_has_no_servers_and_waits_on(bench: LivelyBench) -> Non
     assert cells(board(bench), "last") == {"waited": "3 min", "workers": "0 of 4"}
 
 
-def test_counts_and_mean_times_are_those_of_the_log(bench: LivelyBench) -> None:
+def test_counts_and_mean_times_match_log(bench: LivelyBench) -> None:
     bench.rounds(2, 5)
     bench.end("own")
     bench.tell(loaded(0.5, 5 * INTERVAL_S), reclaimed(2, 5 * INTERVAL_S + NOTICE_S))
@@ -95,7 +95,7 @@ def test_counts_and_mean_times_are_those_of_the_log(bench: LivelyBench) -> None:
     assert summary.utilisation is None, "jobs bring models of their own"
 
 
-def test_no_figures_are_shown_of_a_cell_without_elastic_jobs() -> None:
+def test_cell_without_elastic_jobs_has_no_figures() -> None:
     told = figures(board(LivelyBench(borrowing_cell())))
     assert (told.headline(), list(told.rows()), told.as_json()) == ("", [], {})
 
@@ -107,7 +107,7 @@ def test_servers_are_shown_by_owner_and_user(bench: LivelyBench) -> None:
     assert " z – z 1 – " in text
 
 
-def test_a_reclaim_is_shown_until_all_its_servers_are_back(bench: LivelyBench) -> None:
+def test_reclaim_is_shown_until_all_are_back(bench: LivelyBench) -> None:
     due_s = INTERVAL_S + NOTICE_S
     bench.tell(loaded(0.5, INTERVAL_S), reclaimed(2, due_s))
     assert " inf 50% z 3 2 " in shown(board(bench))
@@ -119,7 +119,7 @@ def test_a_reclaim_is_shown_until_all_its_servers_are_back(bench: LivelyBench) -
     assert "reclaim r1" not in shown(board(bench))
 
 
-def test_a_watcher_hears_of_loans_and_of_what_they_do_to_jobs(bench: LivelyBench) -> None:
+def test_loans_and_their_effects_are_watched(bench: LivelyBench) -> None:
     bench.tell(loaded(0.5, INTERVAL_S), reclaimed(1, INTERVAL_S + NOTICE_S))
     bench.rounds(2, 2)
     bench.tell(reclaimed(2, 2 * INTERVAL_S + NOTICE_S, "r2"))

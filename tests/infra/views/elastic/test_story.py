@@ -41,7 +41,7 @@ def reclaim(bench: LivelyBench, servers: int, id: str, first_round: int) -> None
     bench.rounds(first_round, first_round + 1)
 
 
-def test_a_job_is_told_what_it_takes_and_how_it_started(bench: LivelyBench) -> None:
+def test_job_shows_demand_and_start(bench: LivelyBench) -> None:
     said = lines(story(bench, "two"))
     assert said[:5] == [
         "ann queues it, without a bid or a deadline",
@@ -54,7 +54,7 @@ def test_a_job_is_told_what_it_takes_and_how_it_started(bench: LivelyBench) -> N
     assert "i1 starts 4 of 8 workers: generation 1, from 0 samples" in said
 
 
-def test_a_preempted_job_is_told_for_which_servers_and_by_when_and_whom_that_spared(
+def test_preemption_shows_servers_deadline_and_spared_jobs(
     bench: LivelyBench,
 ) -> None:
     bench.rounds(4, 9)
@@ -69,7 +69,7 @@ def test_a_preempted_job_is_told_for_which_servers_and_by_when_and_whom_that_spa
     assert any(line.startswith("spared: 1 job on other loaned servers") for line in said)
 
 
-def test_who_would_be_preempted_next_is_told_until_it_is_not_true_any_more(bench: LivelyBench) -> None:
+def test_next_preemption_is_shown_while_true(bench: LivelyBench) -> None:
     bench.rounds(4, 12)
     latest = [d.outcome for d in bench.decisions if isinstance(d.outcome, ZoneStaffed)][-1]
     victim = latest.next_reclaims[0].preempts[0]
@@ -83,7 +83,7 @@ def test_who_would_be_preempted_next_is_told_until_it_is_not_true_any_more(bench
     assert not any("if servers are wanted back" in line for line in after)
 
 
-def test_only_the_latest_word_on_the_zone_is_part_of_a_story(bench: LivelyBench) -> None:
+def test_story_has_only_latest_zone_report(bench: LivelyBench) -> None:
     bench.tell(submit("wide", 90_000, (8, 8)))
     bench.rounds(4, 9)
     bench.tell(submit("short", 60, (8, 8)))
@@ -107,7 +107,7 @@ def test_a_job_that_is_over_stands_nowhere(bench: LivelyBench) -> None:
     assert not any(isinstance(chapter.record, ZoneStaffed) for chapter in told.chapters)
 
 
-def test_a_shrunk_job_is_told_for_whom_it_makes_way(bench: LivelyBench) -> None:
+def test_shrunk_job_shows_its_cause(bench: LivelyBench) -> None:
     assert not any(line.startswith("makes way") for line in lines(story(bench, "elastic")))
     bench.tell(submit("small", 500, (2, 2)))
     bench.rounds(4, 5)

@@ -60,7 +60,7 @@ def test_jobs_and_nodes_are_shown_with_their_ranks():
     assert seen.job_cells(jobs["t"])["ranks"] == "waits for 2"
 
 
-def test_a_service_is_on_its_nodes_until_their_runs_are_over_whatever_else_they_report():
+def test_service_stays_on_nodes_until_runs_end():
     script = Script()
     leader, other = script.start("s", serving(4))
     script.send(started(leader), started(other), profiled(leader, SKEWED, EVEN), routed(leader, TURNED, EVEN))
@@ -69,7 +69,7 @@ def test_a_service_is_on_its_nodes_until_their_runs_are_over_whatever_else_they_
     assert board(script).jobs.by_id["s"].nodes == {leader.node}
 
 
-def test_a_summary_has_what_runs_and_what_was_placed():
+def test_summary_has_runs_and_placements():
     figures = summarise(board(script())).part(ExpertsFigures)
     assert (figures.running, figures.waiting, figures.ranks) == (1, 1, 4)
     assert figures.as_json()["placements"] == {"initial": 1, "popularity_shifted": 1}
@@ -82,7 +82,7 @@ def test_a_cell_without_such_jobs_shows_nothing():
     assert (figures.headline(), list(figures.rows()), figures.as_json()) == ("", [], {})
 
 
-def test_a_service_is_told_with_its_placements_and_why():
+def test_service_shows_placements_with_reasons():
     said = told(script(), "s")
     for line in (
         "serves tiny to prompts of prompts.jsonl, 1000 requests",
@@ -99,7 +99,7 @@ def test_a_service_is_told_with_its_placements_and_why():
     assert any(line.startswith("layer 0: busiest device ") and "2 reports in a row" in line for line in said)
 
 
-def test_a_job_that_gives_way_is_told_for_whom():
+def test_preempted_job_shows_its_cause():
     script = Script(1, patience_s=60.0)
     script.start("s", serving(2))
     script.start("t", training(2), "ben")
@@ -108,11 +108,11 @@ def test_a_job_that_gives_way_is_told_for_whom():
     assert dict(summarise(board(script)).part(ExpertsFigures).rows())["jobs that gave way"] == "1"
 
 
-def test_a_job_that_trains_is_told_with_its_gating():
+def test_training_job_shows_gating():
     assert "gating top2; 2 ranks, global batch 32" in told(script(), "t")
 
 
-def test_a_lost_node_is_told():
+def test_lost_node_is_shown():
     lost = script()
     outcomes = lost.send(NodeSilent(cell=CELL, node="n1", silent_s=60.0))
     lost.send(gone(released(outcomes)[0]), online("n1"))
@@ -123,7 +123,7 @@ def test_a_lost_node_is_told():
     assert "resumed with 4 ranks on n0 x2, n1 x2, generation 2" in said
 
 
-def test_a_watcher_hears_of_ranks_and_placements_and_how_the_zone_stands():
+def test_ranks_placements_and_zone_are_watched():
     said = heard(script())
     assert "s queued beside 0 other jobs: needs 4 ranks" in said
     assert any(

@@ -30,21 +30,21 @@ def cells(seen: Board, job_id: str) -> dict[str, str]:
     return seen.job_cells(seen.jobs.by_id[job_id])
 
 
-def test_a_job_in_its_profile_run_is_shown_so() -> None:
+def test_profile_run_is_shown_as_such() -> None:
     seen = board_at(merged_run(), 0.0)
     assert (figures(seen).profiling, figures(seen).running, figures(seen).waiting) == (1, 0, 0)
     assert cells(seen, "zero")["GPUs"] == "1 on n0, profiling"
     assert figures(seen).used_gpus == 1
 
 
-def test_jobs_that_wait_beside_one_that_runs_have_no_gpus() -> None:
+def test_waiting_jobs_have_no_gpus() -> None:
     seen = board_at(merged_run(), 120.0)
     assert cells(seen, "zero") == {"waited": "10 s", "GPUs": "1 on n0 x1"}
     assert cells(seen, "one") == {"waited": "100 s"}
     assert (figures(seen).running, figures(seen).waiting) == (1, 2)
 
 
-def test_a_chain_is_shown_with_its_gpus_until_its_donor_is_done() -> None:
+def test_chain_shows_gpus_until_donor_ends() -> None:
     seen = board_at(merged_run(), 700.0)
     assert cells(seen, "one")["merge"] == cells(seen, "two")["merge"] == "one -> two"
     assert "GPUs" in cells(seen, "one")
@@ -74,7 +74,7 @@ def test_what_merges_were_worth_is_counted() -> None:
     assert told.as_json()["merged_jobs_finished"] == 1
 
 
-def test_a_merge_that_is_undone_counts_as_that_and_its_jobs_wait_again() -> None:
+def test_undone_merge_is_counted_and_jobs_wait() -> None:
     run = merged_run(helps=0)
     told = figures(board_at(run, 805.0))
     assert told.headline().endswith("merges: 0 finished, 1 undone, saved 0 s of one GPU")
@@ -82,14 +82,14 @@ def test_a_merge_that_is_undone_counts_as_that_and_its_jobs_wait_again() -> None
     assert figures(board_at(run, END_S)).as_json()["merged_jobs_undone"] == 1
 
 
-def test_nodes_are_shown_with_the_gpus_that_are_in_use() -> None:
+def test_nodes_show_gpus_in_use() -> None:
     seen = board_at(merged_run(), 700.0)
     assert seen.node_cells(seen.nodes.by_id["n0"]) == {"GPUs": "1"}
     seen = board_at(merged_run(), END_S)
     assert seen.node_cells(seen.nodes.by_id["n0"]) == {}
 
 
-def test_a_watcher_hears_of_profiles_plans_and_merges() -> None:
+def test_profiles_plans_and_merges_are_watched() -> None:
     lines = heard(merged_run())
     for line in (
         "zero queued: jobs that wait beside it: 0; it is profiled first",
@@ -104,7 +104,7 @@ def test_a_watcher_hears_of_profiles_plans_and_merges() -> None:
         assert line in lines, line
 
 
-def test_no_figures_are_shown_of_a_cell_without_fine_tuning_jobs() -> None:
+def test_cell_without_fine_tuning_has_no_figures() -> None:
     for seen in (board_at(simulated(merging_cell(), []), END_S), _elastic_board()):
         told = figures(seen)
         assert (told.headline(), list(told.rows()), told.as_json()) == ("", [], {})

@@ -59,7 +59,7 @@ def undone_for(merge: Merge) -> list[str]:
     return [job_id for job_id in merge.jobs if merge.is_undone_for(job_id)]
 
 
-def test_one_that_was_done_in_a_spatial_merge_keeps_it_whatever_becomes_of_the_other() -> None:
+def test_completed_half_of_spatial_merge_keeps_it() -> None:
     merge = after(
         changed("merged", "spatial", "a", "b"),
         changed("job_over", "normal", "b"),
@@ -71,7 +71,7 @@ def test_one_that_was_done_in_a_spatial_merge_keeps_it_whatever_becomes_of_the_o
     assert undone_for(merge) == ["b"]
 
 
-def test_one_that_goes_on_with_what_a_spatial_merge_has_taught_it_keeps_it() -> None:
+def test_continuing_half_of_spatial_merge_keeps_it() -> None:
     merge = after(
         changed("merged", "spatial", "a", "b"),
         changed("undone", "spatial", "a", "b", gpus=0),
@@ -82,7 +82,7 @@ def test_one_that_goes_on_with_what_a_spatial_merge_has_taught_it_keeps_it() -> 
 
 
 @pytest.mark.parametrize("job_ids", [("a", "b"), ("b",)], ids=["while-the-donor-trains", "later"])
-def test_a_temporal_merge_is_undone_for_its_donor_too(job_ids: tuple[str, ...]) -> None:
+def test_temporal_merge_is_undone_for_donor_too(job_ids: tuple[str, ...]) -> None:
     merge = after(
         changed("merged", "temporal", "a", "b"),
         changed("undone", "temporal", *job_ids, gpus=0),
@@ -91,7 +91,7 @@ def test_a_temporal_merge_is_undone_for_its_donor_too(job_ids: tuple[str, ...]) 
     assert undone_for(merge) == ["a", "b"]
 
 
-def test_a_spatial_merge_that_is_undone_for_both_holds_for_neither() -> None:
+def test_spatial_merge_undone_for_both_counts_for_neither() -> None:
     merge = after(
         changed("merged", "spatial", "a", "b"),
         changed("undone", "spatial", "a", "b", gpus=0),
@@ -101,7 +101,7 @@ def test_a_spatial_merge_that_is_undone_for_both_holds_for_neither() -> None:
     assert undone_for(merge) == ["a", "b"]
 
 
-def test_a_temporal_merge_that_a_plan_parts_before_the_receiver_has_begun_holds_for_neither() -> None:
+def test_chain_split_before_receiver_counts_for_neither() -> None:
     merge = after(changed("merged", "temporal", "a", "b"), changed("separated", "normal", "a"))
     assert not merge.is_undone
     assert not merge.holds_for("a")

@@ -9,7 +9,7 @@ from tests.infra.views.merging.logs import JOBS, heard, merged_run, told
 MERGED = "merged, one -> two, with 1 GPU on n0 x1: the second starts from the weights that the first leaves"
 
 
-def test_a_job_is_told_with_its_target_and_what_its_profile_run_has_shown() -> None:
+def test_job_shows_target_and_profile() -> None:
     said = told(merged_run(), "zero")
     assert said[:5] == [
         "ann queues it, without a bid or a deadline",
@@ -31,7 +31,7 @@ def test_a_job_is_told_with_its_target_and_what_its_profile_run_has_shown() -> N
         assert line in said, line
 
 
-def test_a_profile_run_of_an_epoch_is_told_with_the_accuracy_after_it() -> None:
+def test_profile_of_epoch_shows_its_accuracy() -> None:
     run = simulated(
         merging_cell(), [(1.0, submit("short", dataset=Dataset(path="a.jsonl", samples=40)))], SmallTruth()
     )
@@ -39,7 +39,7 @@ def test_a_profile_run_of_an_epoch_is_told_with_the_accuracy_after_it() -> None:
     assert line.startswith("accuracy 0.1000 untrained, 0.1000 after an epoch; data loader 0.5 s, 40 records;")
 
 
-def test_a_merge_is_told_with_what_was_foretold_what_came_and_its_worth() -> None:
+def test_merge_shows_forecast_result_and_gain() -> None:
     said = told(merged_run(), "two")
     merged = said.index(MERGED)
     begun = said.index("begins with 1 GPU on n0 x1, from the weights that its donor has left")
@@ -52,18 +52,18 @@ def test_a_merge_is_told_with_what_was_foretold_what_came_and_its_worth() -> Non
     assert said[over + 2].endswith(" foretold, 300 taken, 600 alone")
 
 
-def test_a_donor_is_told_with_whom_it_was_merged_and_what_it_was_good_for() -> None:
+def test_donor_shows_receiver_and_gain() -> None:
     said = told(merged_run(), "one")
     assert said.index(MERGED) < said.index("the merge one -> two is over for two: saved 5 min of one GPU")
 
 
-def test_the_receiver_is_measured_with_the_weights_of_its_donor() -> None:
+def test_receiver_is_measured_with_donor_weights() -> None:
     said = told(merged_run(), "two")
     assert "n0 measures accuracy 0.1300, with the weights that one has after 1 epoch" in said
     assert "n0 measures accuracy 0.4000 after 1 epoch, 100 iterations, merged with one" in said
 
 
-def test_a_merge_that_is_undone_is_told_to_both_with_the_reason() -> None:
+def test_undone_merge_is_shown_to_both_with_reason() -> None:
     run = merged_run(helps=0)
     undone = (
         "the merge one -> two is undone, both are to go on alone: after 2 epochs the accuracy of job two is "
@@ -78,7 +78,7 @@ def test_a_merge_that_is_undone_is_told_to_both_with_the_reason() -> None:
     assert any(line.startswith("completed on n0") for line in said[judged:])
 
 
-def test_a_merge_that_is_undone_for_one_job_is_told_to_that_job_alone() -> None:
+def test_half_undone_merge_is_shown_to_one() -> None:
     jobs = [*JOBS[:2], (21.0, submit("two", "b"))]
     truth = ShortTruth({("b", "a"): 3}, short=frozenset("b"))
     run = simulated(merging_cell(modes=("spatial",)), jobs, truth)
@@ -94,17 +94,17 @@ def test_a_merge_that_is_undone_for_one_job_is_told_to_that_job_alone() -> None:
 
 
 @pytest.mark.parametrize(("job", "other"), [("one", "two"), ("two", "one")])
-def test_jobs_that_are_trained_together_are_told_of_each_other(job: str, other: str) -> None:
+def test_jointly_trained_jobs_show_each_other(job: str, other: str) -> None:
     said = told(merged_run("spatial"), job)
     assert "merged, one || two, with 1 GPU on n0 x1: both are trained in one run" in said
     assert f"the merge {other} || {job} is over for {job}: saved 5 min of one GPU" in said
 
 
-def test_a_job_hears_nothing_of_the_merges_of_others() -> None:
+def test_merges_of_others_are_not_shown() -> None:
     assert not any("merge" in line for line in told(merged_run(), "zero"))
 
 
-def test_a_refused_profile_is_told_with_the_field_and_the_job_runs_unmerged() -> None:
+def test_refused_profile_shows_field_and_unmerged_run() -> None:
     run = simulated(merging_cell(), [(1.0, submit("one"))], SmallTruth(losses=(1.0,) * 8))
     refused = (
         "its profile was refused, so it runs unmerged: losses: the mean of the last third, 1, is not below "
@@ -115,7 +115,7 @@ def test_a_refused_profile_is_told_with_the_field_and_the_job_runs_unmerged() ->
     assert any(line.startswith("completed on n0") for line in told(run, "one"))
 
 
-def test_a_job_of_a_known_kind_needs_no_profile_run() -> None:
+def test_job_of_known_kind_needs_no_profile() -> None:
     run = simulated(merging_cell(), [(1.0, submit("first")), (2_000.0, submit("second"))])
     said = told(run, "second")
     assert "jobs that wait beside it: 0; it needs no profile run" in said
@@ -123,17 +123,17 @@ def test_a_job_of_a_known_kind_needs_no_profile_run() -> None:
     assert not any("profiles it" in line for line in said)
 
 
-def test_a_job_that_does_not_share_says_so() -> None:
+def test_unshared_job_is_marked() -> None:
     run = simulated(merging_cell(), [(1.0, submit("one", sharing=False))])
     assert "never merged: it does not share" in told(run, "one")
 
 
-def test_a_job_that_comes_to_wait_is_told_what_it_competes_for() -> None:
+def test_waiting_job_shows_its_competition() -> None:
     said = [line for line in told(merged_run(), "zero") if line.startswith("competes for")]
     assert said == ["competes for 1 GPU"]
 
 
-def test_a_job_that_waits_beside_another_is_told_how_many_compete() -> None:
+def test_second_waiting_job_shows_count() -> None:
     assert "competes for 1 GPU with 1 other job" in told(merged_run(), "one")
 
 
@@ -142,13 +142,13 @@ def test_a_job_under_another_scheme_competes_too() -> None:
     assert "competes for 1 GPU" in told(simulated(cell, [(1.0, submit("one"))]), "one")
 
 
-def test_commands_are_told_by_node() -> None:
+def test_commands_are_shown_by_node() -> None:
     said = told(merged_run(), "two")
     assert "n0 runs it with 1 of 1 GPU: task t2.1, one from iteration 0, two from iteration 0" in said
     assert "n0 ends its part of task t2.1 (undone)" in told(merged_run(helps=0), "two")
 
 
-def test_a_job_that_ends_short_of_its_target_is_told_so() -> None:
+def test_job_short_of_target_is_marked() -> None:
     whole = {"accuracy": 0.99, "most_iterations": 200}
     said = told(simulated(merging_cell(), [(1.0, submit("zero", target=whole))]), "zero")
     assert said[-1].startswith("completed on n0: 1600 samples, accuracy 0.")

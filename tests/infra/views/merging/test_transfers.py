@@ -40,7 +40,7 @@ def found(run: SimulatedRun, decisions_first: bool = False) -> dict[tuple[str, s
     return {(each.mode, each.donor, each.receiver): each for each in told.found()}
 
 
-def test_a_pair_has_what_was_foretold_and_what_came() -> None:
+def test_pair_has_forecast_and_result() -> None:
     ((pair, transfer),) = found(merged_run()).items()
     assert pair == ("temporal", "a.jsonl", "a.jsonl")
     assert transfer.foretold == pytest.approx(0.0, abs=0.05)
@@ -48,17 +48,17 @@ def test_a_pair_has_what_was_foretold_and_what_came() -> None:
     assert (transfer.merges, transfer.undone, transfer.saved_s) == (1, 0, 300.0)
 
 
-def test_events_and_decisions_may_be_read_in_any_order() -> None:
+def test_events_and_decisions_are_read_in_any_order() -> None:
     for mode in ("temporal", "spatial"):
         assert found(merged_run(mode), decisions_first=True) == found(merged_run(mode))
 
 
-def test_an_undone_merge_is_counted_and_has_no_gain() -> None:
+def test_undone_merge_is_counted_without_gain() -> None:
     (transfer,) = found(merged_run(helps=0)).values()
     assert (transfer.merges, transfer.undone, transfer.gain) == (1, 1, None)
 
 
-def test_tasks_that_help_each_other_in_one_run_are_both_donor_and_receiver() -> None:
+def test_shared_run_makes_both_donor_and_receiver() -> None:
     # They need all of their iterations, so that they are not merged.
     whole = {"accuracy": None, "most_iterations": 1_000}
     jobs = [(1.0, submit("zero", "a", target=whole)), (2.0, submit("one", "b", target=whole))]
@@ -68,7 +68,7 @@ def test_tasks_that_help_each_other_in_one_run_are_both_donor_and_receiver() -> 
     assert all(transfer.foretold is not None and not transfer.merges for transfer in pairs.values())
 
 
-def test_tasks_on_the_same_data_are_told_apart_by_their_validation_data() -> None:
+def test_validation_data_separate_tasks_of_same_data() -> None:
     other = submit("one", validation_path="b.validation.jsonl")
     names = tasks_in(list(found(simulated(merging_cell(), [(1.0, submit("zero")), (2.0, other)])).values()))
     assert names == ["a.jsonl (validated on a.validation.jsonl)", "a.jsonl (validated on b.validation.jsonl)"]
@@ -92,7 +92,7 @@ def test_names_of_data_cannot_break_a_heat_map(
     assert not list(recwarn)
 
 
-def test_nothing_is_drawn_of_the_tasks_that_there_is_no_room_for(tmp_path: Path) -> None:
+def test_tasks_beyond_limit_are_not_drawn(tmp_path: Path) -> None:
     many = [Transfer("temporal", f"{n}.jsonl", f"{n}.jsonl", 0.1 * n) for n in range(MOST_TASKS + 1)]
     many[0].merges = 1
     draw(many, tmp_path / "map.png", "many")
@@ -136,7 +136,7 @@ def test_programs_get_every_pair(capsys: pytest.CaptureFixture[str], ledger: str
         ([ZONE, "--from", "{ledger}", "--out", "{folder}/no/map.png"], "map.png: No such file"),
     ],
 )
-def test_what_cannot_be_told_or_drawn_is_one_line(
+def test_undrawable_result_is_one_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, ledger: str, options: list[str], message: str
 ) -> None:
     given = [option.format(ledger=ledger, folder=tmp_path) for option in options]
@@ -146,7 +146,7 @@ def test_what_cannot_be_told_or_drawn_is_one_line(
     assert (error.count("\n"), error[:10]) == (1, "millrace: ")
 
 
-def test_jobs_that_do_not_share_are_in_no_pair() -> None:
+def test_unshared_jobs_are_in_no_pair() -> None:
     jobs = [(1.0, submit("zero", sharing=False)), (2.0, submit("one", "b", sharing=False))]
     told = found(simulated(merging_cell(), jobs, SmallTruth({("a", "b"): 3})))
     assert all(not transfer.merges for transfer in told.values())

@@ -35,7 +35,7 @@ def test_the_same_seed_draws_the_same_workload(cell, arrivals):
     assert draw_workload(cell, arrivals, EPOCH_S, 1) != draw_workload(cell, arrivals, EPOCH_S, 2)
 
 
-def test_each_arrival_makes_one_bid_of_a_shape_that_the_zone_knows(cell, arrivals):
+def test_arrival_makes_one_bid_of_known_shape(cell, arrivals):
     bids = draw_workload(cell, arrivals, EPOCH_S, 1).jobs
     assert [(timed.time_s, timed.event.user) for timed in bids] == [
         (EPOCH_S + arrival.offset_s, arrival.user) for arrival in arrivals
@@ -49,7 +49,7 @@ def test_each_arrival_makes_one_bid_of_a_shape_that_the_zone_knows(cell, arrival
         assert timed.event.workload.work_samples % timed.event.workload.hyperparameters.batch_size == 0
 
 
-def test_work_is_at_most_half_the_horizon_and_deadlines_leave_the_stated_slack(cell, arrivals):
+def test_work_fits_horizon_and_deadline_has_slack(cell, arrivals):
     speed = {8: 2.0, 32: 4.0}  # of the slowest row of each rank
     for timed in draw_workload(cell, arrivals, EPOCH_S, 1).jobs:
         task = timed.event.workload
@@ -67,7 +67,7 @@ def test_bids_keep_to_the_declared_bounds_on_value(cell, arrivals):
         assert 0 < timed.event.terms.bid_micros <= policy.max_value_per_compute_micros * node_slots
 
 
-def test_a_quarter_needs_a_vendor_if_there_are_any(cell, arrivals):
+def test_quarter_of_bids_needs_vendor(cell, arrivals):
     bids = draw_workload(cell, arrivals, EPOCH_S, 1).jobs
     assert 0.15 < sum(timed.event.workload.needs_preprocessing for timed in bids) / len(bids) < 0.35
     without = cell.model_copy(update={"vendors": ()})

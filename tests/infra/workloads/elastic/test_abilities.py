@@ -34,7 +34,7 @@ def indices(drawn: list[Ability], name: str) -> set[int]:
     return {index for index, ability in enumerate(drawn) if getattr(ability, name)}
 
 
-def test_basic_has_21_percent_fungible_jobs_beside_the_elastic_ones(requests):
+def test_basic_has_21_percent_fungible_jobs(requests):
     drawn = draw_abilities(requests, Abilities(), seed=0)
     assert [ability.elastic for ability in drawn] == [request.scalable for request in requests]
     assert all(ability.fungible for ability in drawn if ability.elastic)
@@ -45,7 +45,7 @@ def test_basic_has_21_percent_fungible_jobs_beside_the_elastic_ones(requests):
     assert not indices(drawn, "heterogeneous") | indices(drawn, "keeps_checkpoints")
 
 
-def test_advanced_has_a_tenth_of_each_days_jobs_heterogeneous_on_top(requests):
+def test_advanced_adds_a_tenth_of_heterogeneous_jobs(requests):
     basic, advanced = (draw_abilities(requests, Abilities(scenario), 0) for scenario in ("basic", "advanced"))
     assert indices(advanced, "fungible") == indices(basic, "fungible")
     days = Counter(int(request.offset_s // DAY_S) for request in requests)
@@ -53,7 +53,7 @@ def test_advanced_has_a_tenth_of_each_days_jobs_heterogeneous_on_top(requests):
     assert chosen == {day: round(0.1 * jobs) for day, jobs in days.items()}
 
 
-def test_heterogeneous_has_the_same_tenth_and_no_fungible_jobs(requests):
+def test_heterogeneous_has_no_fungible_jobs(requests):
     advanced, alone = (
         draw_abilities(requests, Abilities(scenario), 0) for scenario in ("advanced", "heterogeneous")
     )
@@ -79,7 +79,7 @@ def test_a_larger_share_contains_the_smaller_one(requests, share_of, ability):
         smaller = drawn
 
 
-def test_more_elastic_jobs_include_the_scalable_ones_and_change_no_other_draw(requests):
+def test_more_elastic_jobs_change_no_other_draw(requests):
     basic, more = (
         draw_abilities(requests, Abilities(elastic_share=part, checkpoint_share=0.4), 0)
         for part in (None, 0.2)
@@ -89,7 +89,7 @@ def test_more_elastic_jobs_include_the_scalable_ones_and_change_no_other_draw(re
     assert indices(basic, "keeps_checkpoints") == indices(more, "keeps_checkpoints")
 
 
-def test_scaling_is_linear_or_loses_a_fifth_of_each_added_worker():
+def test_scaling_is_linear_or_loses_a_fifth():
     assert linear(ScalingRange(2, 4, 1, 0.5)) == ()
     assert lossy(ScalingRange(2, 4, 1, 0.5)) == pytest.approx((1.0, 2.0, 2.8, 3.6))
     assert lossy(ScalingRange(3, 3, 1, 0.5)) == (1.0, 2.0, 3.0)
@@ -98,7 +98,7 @@ def test_scaling_is_linear_or_loses_a_fifth_of_each_added_worker():
 @pytest.mark.parametrize(
     "wrong", [{"elastic_share": 1.1}, {"checkpoint_share": -0.1}, {"heterogeneous_share": 2.0}]
 )
-def test_a_share_that_is_none_is_refused_by_name(wrong):
+def test_invalid_share_is_refused_by_name(wrong):
     (name,) = wrong
     with pytest.raises(WorkloadError, match=f"{name} is "):
         Abilities(**wrong)
@@ -108,7 +108,7 @@ sizes = st.lists(st.floats(1.0, 1e6), min_size=1, max_size=60)
 
 
 @given(sizes, st.floats(0, 1), st.floats(0, 1), st.integers(0, 5))
-def test_what_is_drawn_by_share_has_nearly_the_load_that_was_wanted(durations, job_share, load_share, seed):
+def test_shares_draw_nearly_the_requested_load(durations, job_share, load_share, seed):
     requests = [
         JobRequest(float(i), "u", 1, duration, scalable=False) for i, duration in enumerate(durations)
     ]

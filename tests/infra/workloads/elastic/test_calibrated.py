@@ -53,7 +53,7 @@ def test_arrivals_are_as_bursty_as_in_real_traces(requests):
     assert 61 <= pstdev(counts) ** 2 / fmean(counts) <= 156
 
 
-def test_days_have_busy_and_quiet_hours_and_weekends_are_quiet(requests):
+def test_days_have_busy_hours_and_quiet_weekends(requests):
     hours = Counter(int(request.offset_s % DAY_S // HOUR_S) for request in requests)
     assert sum(hours[hour] for hour in range(9, 18)) > 2 * sum(hours[hour] for hour in range(9))
     days = Counter(int(request.offset_s // DAY_S) for request in requests)
@@ -62,20 +62,20 @@ def test_days_have_busy_and_quiet_hours_and_weekends_are_quiet(requests):
     assert 0.3 < weekends / weekdays < 0.55
 
 
-def test_a_twentieth_of_the_jobs_scales_and_has_36_percent_of_the_load_at_14_hours_each(requests):
+def test_scalable_jobs_have_36_percent_of_load(requests):
     scalable = [request for request in requests if request.scalable]
     assert len(scalable) / len(requests) == pytest.approx(0.05, abs=1e-4)
     assert gpu_s(scalable) / gpu_s(requests) == pytest.approx(0.36, abs=0.01)
     assert fmean(request.duration_s for request in scalable) == pytest.approx(14.2 * HOUR_S)
 
 
-def test_most_jobs_have_one_gpu_and_most_gpu_time_is_that_of_jobs_with_eight_and_more(requests):
+def test_most_jobs_have_one_gpu(requests):
     assert 0.6 < fmean(request.gpus == 1 for request in requests) < 0.8
     large = [request for request in requests if request.gpus >= 8]
     assert 0.6 < gpu_s(large) / gpu_s(requests) < 0.8
 
 
-def test_running_times_are_from_half_a_minute_to_ten_days(requests):
+def test_durations_range_from_30_s_to_10_days(requests):
     durations = [request.duration_s for request in requests]
     assert min(durations) >= 30
     assert 2 * DAY_S < max(durations) <= 10 * DAY_S
@@ -84,7 +84,7 @@ def test_running_times_are_from_half_a_minute_to_ten_days(requests):
     assert fmean(durations) == pytest.approx(16_610 - 3_072, rel=0.03)
 
 
-def test_the_baseline_fares_as_in_the_first_row_of_table_3_5(default_run):
+def test_baseline_matches_first_row_of_table_3_5(default_run):
     assert default_run.utilisation == pytest.approx(0.72, abs=0.02)
     assert fmean(default_run.queuing_s) == pytest.approx(3_072, rel=0.1)
     assert median(default_run.queuing_s) == pytest.approx(55, abs=20)
@@ -94,13 +94,13 @@ def test_the_baseline_fares_as_in_the_first_row_of_table_3_5(default_run):
 
 
 @pytest.mark.slow
-def test_other_seeds_queue_less_or_more_but_load_the_cluster_alike(requests):
+def test_seeds_change_queuing_but_not_load(requests):
     run = run_baseline(requests, TRAINING_GPUS // 8, SPAN_S)
     assert run.utilisation == pytest.approx(0.72, abs=0.02)
     assert 1_000 < fmean(run.queuing_s) < 5_500
 
 
-def test_fewer_days_and_gpus_get_as_many_fewer_jobs():
+def test_fewer_days_and_gpus_get_fewer_jobs():
     assert len(generate_requests(0, days=1)) == round(JOBS / 15)
     assert len(generate_requests(0, days=1, jobs=17)) == 17
 
@@ -113,7 +113,7 @@ def test_smaller_clusters_are_loaded_alike_by_smaller_demands(gpus):
     assert gpu_s(requests) / (gpus * SPAN_S) == pytest.approx(0.78, rel=0.15 if gpus == 8 else 0.05)
 
 
-def test_a_window_keeps_what_comes_in_it_and_what_is_left_of_before():
+def test_window_keeps_arrivals_and_earlier_remainders():
     before = JobRequest(0.0, "u", 2, DAY_S + 5, scalable=True)
     over = JobRequest(10.0, "u", 1, DAY_S - 10, scalable=False)
     within = JobRequest(DAY_S + 60, "u", 1, 9.0, scalable=False)
@@ -124,7 +124,7 @@ def test_a_window_keeps_what_comes_in_it_and_what_is_left_of_before():
     ]
 
 
-def test_a_day_in_the_middle_of_a_week_finds_the_cluster_busy():
+def test_middle_of_week_is_busy():
     day = window(generate_requests(0, days=6), first_day=5, days=1)
     assert run_baseline(day, TRAINING_GPUS // 8, DAY_S).utilisation > 0.8
     empty = generate_requests(0, days=1)

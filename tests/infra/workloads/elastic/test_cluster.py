@@ -15,20 +15,20 @@ def test_the_default_is_the_thesis_clusters():
     assert (ElasticCluster().training_gpus, ElasticCluster().inference_gpus) == (3_544, 4_160)
 
 
-def test_clusters_are_scaled_together_and_keep_a_server_each():
+def test_scaled_clusters_keep_a_server_each():
     assert ElasticCluster().scaled(0.1) == ElasticCluster(44, 52)
     assert ElasticCluster().scaled(1e-6) == ElasticCluster(1, 1)
     with pytest.raises(WorkloadError, match="scaled by 0"):
         ElasticCluster().scaled(0)
 
 
-def test_a_training_gpu_is_what_jobs_are_sized_by_and_three_loaned_ones_equal_it():
+def test_three_loaned_gpus_equal_a_training_gpu():
     assert TRAINING_GPU.samples_per_s / TRAINING_GPU.gpus == SAMPLES_PER_GPU_S
     assert 3 * INFERENCE_GPU.samples_per_s == TRAINING_GPU.samples_per_s
 
 
 @pytest.mark.skipif(not {"elastic", "inference"} <= set(KINDS), reason="the policies are not installed")
-def test_the_inference_zone_lends_to_the_training_zone_with_a_headroom_of_2_percent():
+def test_inference_zone_lends_with_2_percent_headroom():
     cell = cluster_configuration(ElasticCluster(3, 2), KINDS["inference"].settings(kind="inference"), 0.0)
     training, inference = cell.zones
     assert [node.id for node in training.nodes] == ["train-001", "train-002", "train-003"]

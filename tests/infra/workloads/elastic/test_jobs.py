@@ -46,19 +46,19 @@ def running_s(job: DrawnElasticJob, workers: int) -> float:
         (1, True, (1, 1)),
     ],
 )
-def test_a_demand_becomes_few_equal_workers_and_a_scalable_one_workers_of_two_gpus(gpus, scalable, expected):
+def test_demand_becomes_few_equal_workers(gpus, scalable, expected):
     request = JobRequest(0.0, "u", gpus, 1.0, scalable)
     assert shape(request, server_gpus=8) == expected
     assert math.prod(expected) == gpus
 
 
-def test_an_inelastic_job_has_one_size_and_runs_as_long_as_in_the_trace():
+def test_inelastic_job_runs_as_in_trace():
     job = one(16)
     assert (job.workload.min_workers, job.workload.max_workers) == (2, 2)
     assert running_s(job, 2) == pytest.approx(100.0)
 
 
-def test_an_elastic_job_may_have_twice_its_requested_workers_and_runs_half_as_long_on_them():
+def test_elastic_job_halves_duration_on_twice_workers():
     job = one(8, scalable=True)
     assert (job.workload.min_workers, job.workload.max_workers, job.workload.gpus_per_worker) == (4, 8, 2)
     assert running_s(job, 4) == pytest.approx(100.0)
@@ -71,7 +71,7 @@ def test_imperfect_scaling_changes_nothing_at_the_base_demand():
     assert running_s(job, 8) == pytest.approx(100.0 * 4 / 7.2)
 
 
-def test_jobs_may_scale_each_in_its_own_way_and_take_as_long_at_the_base_demand(requests):
+def test_scaling_curves_keep_duration_at_base_demand(requests):
     seen: list[ScalingRange] = []
 
     def by_family(workers: ScalingRange) -> tuple[float, ...]:
@@ -93,7 +93,7 @@ def test_in_ideal_every_job_scales():
     assert workload.heterogeneous
 
 
-def test_jobs_keep_the_demand_and_time_of_their_requests_to_two_milliseconds(requests):
+def test_jobs_keep_demand_and_time_of_requests(requests):
     jobs = draw_jobs(requests, Abilities(), 0)
     assert len({job.job_id for job in jobs}) == len(requests)
     for request, job in zip(requests, jobs, strict=True):
@@ -104,7 +104,7 @@ def test_jobs_keep_the_demand_and_time_of_their_requests_to_two_milliseconds(req
         )
 
 
-def test_no_job_keeps_checkpoints_unless_it_is_asked_for(requests):
+def test_checkpoints_are_kept_only_on_request(requests):
     assert not any(job.workload.keeps_checkpoints for job in draw_jobs(requests, Abilities(), 0))
     some = draw_jobs(requests, Abilities(checkpoint_share=0.8), 0)
     assert sum(job.workload.keeps_checkpoints for job in some) == round(0.8 * len(requests))

@@ -36,7 +36,7 @@ def rates(model: str, *values: float, every_s: int = 600) -> str:
     return "".join(f"{step * every_s},{model},{value},1,1.0\n" for step, value in enumerate(values))
 
 
-def test_our_own_files_say_the_load_as_it_is(file):
+def test_own_load_files_are_read_unchanged(file):
     loads = at(file(LOAD + "0,0.2\n600,0.4\n"), days=1)
     assert loads[0.0] == 0.2
     assert loads[300.0] == pytest.approx(0.3)
@@ -49,7 +49,7 @@ def test_files_may_be_gzipped(tmp_path):
     assert set(at(path, days=1).values()) == {0.2}
 
 
-def test_rates_are_scaled_to_the_peak_and_each_model_counts_alike(file):
+def test_rates_are_scaled_to_peak_per_model(file):
     text = RATES + rates("large", 10, 5, 10) + rates("small", 1_000, 1_000, 500)
     loads = at(file(text), days=0.01, peak=0.8)
     assert [loads[0.0], loads[600.0]] == pytest.approx([0.8, 0.6])
@@ -66,14 +66,14 @@ def test_a_short_gap_in_the_rates_is_interpolated(file):
     assert [loads[step * 600.0] for step in range(4)] == pytest.approx([1.0, 0.8, 0.6, 0.4])
 
 
-def test_a_long_gap_in_the_rates_is_filled_with_the_day_before(file):
+def test_long_gap_repeats_day_before(file):
     hourly = [hour + 1.0 for hour in range(24)]
     second = [*hourly[:5], 0, 0, 0, 0, 0, *hourly[10:]]
     loads = at(file(RATES + rates("m", *hourly, *second, every_s=3_600)), days=2, peak=1.0)
     assert [loads[DAY_S + hour * HOUR_S] for hour in range(24)] == pytest.approx([v / 24 for v in hourly])
 
 
-def test_a_long_gap_at_the_start_is_filled_with_the_day_after(file):
+def test_long_gap_at_start_repeats_day_after(file):
     hourly = [hour + 1.0 for hour in range(24)]
     loads = at(file(RATES + rates("m", *[0.0] * 6, *hourly[6:], *hourly, every_s=3_600)), days=1, peak=1.0)
     assert [loads[hour * HOUR_S] for hour in range(24)] == pytest.approx([v / 24 for v in hourly])
@@ -109,7 +109,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("text", "fault"), BAD.values(), ids=BAD.keys())
-def test_a_bad_file_is_named_by_row_and_column_in_one_line(file, text, fault):
+def test_invalid_file_is_named_by_row_and_column(file, text, fault):
     path = file(text)
     with pytest.raises(TraceError) as caught:
         read_load(path, days=1)

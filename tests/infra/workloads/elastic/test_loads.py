@@ -44,19 +44,19 @@ def test_a_load_is_reported_every_five_minutes(fortnight):
     assert [sample.offset_s for sample in fortnight] == [300.0 * step for step in range(15 * 288)]
 
 
-def test_load_is_from_42_to_95_percent_and_65_on_average(fortnight):
+def test_load_ranges_from_42_to_95_percent(fortnight):
     loads = [sample.load for sample in fortnight]
     assert (min(loads), max(loads)) == (TROUGH, PEAK) == (0.42, 0.95)
     assert fmean(loads) == pytest.approx(0.65, abs=0.01)
 
 
-def test_the_trough_is_before_dawn_and_the_peak_is_four_hours_at_night(fortnight):
+def test_trough_precedes_dawn_and_peak_is_at_night(fortnight):
     hours = hours_of(fortnight)
     assert min(hours, key=hours.__getitem__) in (5, 6)
     assert [hour for hour, load in hours.items() if load > 0.87] == [20, 21, 22, 23]
 
 
-def test_half_of_the_changes_in_five_minutes_are_larger_than_2_percent(fortnight):
+def test_half_of_changes_exceed_2_percent(fortnight):
     changes = [abs(later.load - sooner.load) for sooner, later in pairwise(fortnight)]
     assert median(changes) == pytest.approx(0.02, abs=0.001)
 
@@ -75,12 +75,12 @@ def test_trough_and_peak_may_be_others():
         {"days": 1.0, "peak": 1.1},
     ],
 )
-def test_a_load_of_no_time_or_range_is_refused(wrong):
+def test_load_of_empty_time_or_range_is_refused(wrong):
     with pytest.raises(WorkloadError, match="expected more than 0 days"):
         generate_load(0, **wrong)
 
 
-def test_samples_are_connected_by_lines_and_repeated_by_whole_days():
+def test_samples_are_interpolated_and_repeat_daily():
     samples = [LoadSample(0.0, 0.2), LoadSample(DAY_S / 2, 0.8)]
     loads = {sample.offset_s: sample.load for sample in resampled(samples, days=2)}
     assert len(loads) == 2 * 288
@@ -90,7 +90,7 @@ def test_samples_are_connected_by_lines_and_repeated_by_whole_days():
     assert loads[DAY_S + DAY_S / 2] == pytest.approx(0.8)
 
 
-def test_samples_that_begin_late_keep_their_hours_and_the_night_before_is_that_after():
+def test_late_samples_keep_their_hours():
     samples = [LoadSample(hour * HOUR_S, hour / 100) for hour in range(6, 30)]
     loads = {sample.offset_s: sample.load for sample in resampled(samples, days=1)}
     assert loads[6 * HOUR_S] == pytest.approx(0.06)
@@ -98,7 +98,7 @@ def test_samples_that_begin_late_keep_their_hours_and_the_night_before_is_that_a
     assert loads[5 * HOUR_S] == pytest.approx(0.29)
 
 
-def test_a_file_of_a_day_and_a_half_is_used_to_its_end_and_repeats_its_first_day():
+def test_file_of_36_hours_repeats_its_first_day():
     samples = [LoadSample(hour * HOUR_S, hour / 100) for hour in range(36)]
     loads = {sample.offset_s: sample.load for sample in resampled(samples, days=2)}
     assert loads[35 * HOUR_S] == pytest.approx(0.35)
@@ -106,7 +106,7 @@ def test_a_file_of_a_day_and_a_half_is_used_to_its_end_and_repeats_its_first_day
 
 
 @pytest.mark.parametrize("samples", [[], [LoadSample(5.0, 0.1), LoadSample(5.0, 0.2)]])
-def test_no_samples_or_ones_out_of_order_are_refused(samples):
+def test_missing_or_unordered_samples_are_refused(samples):
     with pytest.raises(WorkloadError, match="each later than the one before"):
         resampled(samples, days=1)
 
@@ -115,7 +115,7 @@ def test_no_samples_or_ones_out_of_order_are_refused(samples):
     st.dictionaries(st.integers(0, 3 * 86_400), st.floats(0, 1), min_size=1, max_size=30),
     st.floats(0.01, 5),
 )
-def test_no_load_is_outside_of_the_samples_that_it_is_made_of(loads, days):
+def test_load_stays_within_its_samples(loads, days):
     samples = [LoadSample(float(time_s), load) for time_s, load in sorted(loads.items())]
     found = resampled(samples, days)
     assert [sample.offset_s for sample in found] == [INTERVAL_S * step for step in range(len(found))]

@@ -26,7 +26,7 @@ def gpu_s(requests: list[JobRequest]) -> float:
     return math.fsum(request.gpu_s for request in requests)
 
 
-def test_as_many_jobs_are_taken_as_make_the_load_and_their_times_fill_the_days():
+def test_trace_jobs_make_load_and_fill_days():
     requests = requests_from_trace(trace(100), gpus=4, days=0.5, seed=1, load=0.5)
     assert len(requests) == 0.5 * 4 * 12
     assert requests[0].offset_s == 0.0
@@ -44,7 +44,7 @@ def test_one_factor_scales_all_gaps():
     assert [request.user for request in requests] == [job.user for job in jobs]
 
 
-def test_demands_and_times_are_cut_to_what_fits_and_idle_jobs_are_left_out():
+def test_demands_are_cut_and_idle_jobs_left_out():
     jobs = [*trace(30, gpus=64, duration_s=30 * DAY_S), TraceJob("idle", "u", 1e6, 0.0, 1)]
     requests = requests_from_trace(jobs, gpus=16, days=1, seed=0, load=10)
     assert {(request.gpus, request.duration_s) for request in requests} == {(8, DAY_S)}
@@ -57,18 +57,18 @@ def test_seeds_choose_the_place_in_the_trace():
     assert requests_from_trace(jobs, 4, 1, 3) == requests_from_trace(jobs, 4, 1, 3)
 
 
-def test_a_trace_with_too_little_work_is_refused_with_what_it_has():
+def test_trace_with_too_little_work_is_refused():
     with pytest.raises(WorkloadError, match="has 10 GPU hours that fit the cluster, 1536 are needed"):
         requests_from_trace(trace(10), gpus=64, days=1, seed=0, load=1.0)
 
 
 @pytest.mark.parametrize(("gpus", "days", "load"), [(1, 1, 1), (8, 0, 1), (8, 1, 0), (8, math.nan, 1)])
-def test_no_cluster_no_time_and_no_load_are_refused(gpus, days, load):
+def test_empty_cluster_time_or_load_is_refused(gpus, days, load):
     with pytest.raises(WorkloadError, match="at least 2 GPUs are needed"):
         requests_from_trace(trace(10), gpus, days, seed=0, load=load)
 
 
-def test_a_file_made_for_the_cluster_is_taken_as_it_is_but_for_demands_that_do_not_fit():
+def test_fitted_file_is_used_unchanged():
     jobs = [*trace(1), TraceJob("a", "u", 3.0, 60.0, 16), TraceJob("idle", "u", 4.0, 0.0, 1)]
     requests = requests_as_recorded(jobs, gpus=16, seed=0)
     assert [(request.offset_s, request.gpus, request.duration_s) for request in requests] == [
@@ -77,7 +77,7 @@ def test_a_file_made_for_the_cluster_is_taken_as_it_is_but_for_demands_that_do_n
     ]
 
 
-def test_parts_of_a_gpu_are_rounded_up_and_the_note_says_what_that_adds():
+def test_parts_of_gpu_are_rounded_up_with_note():
     jobs = [
         TraceJob("whole", "u", 0.0, 100.0, 2),
         TraceJob("share", "u", 1.0, 100.0, 0.25),
@@ -99,7 +99,7 @@ def test_a_file_of_idle_jobs_is_refused():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.name)
-def test_real_traces_load_a_cluster_of_the_thesis_for_a_day(path):
+def test_real_traces_load_thesis_cluster_for_day(path):
     if not path.exists():
         pytest.skip(f"no {path.name}")
     requests = requests_from_trace(read_trace(path), gpus=3_544, days=1, seed=0)

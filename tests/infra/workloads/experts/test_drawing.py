@@ -44,6 +44,6 @@ def test_shares_are_met(share, services):
     assert found[MoeServeWorkload] + found[MoeTrainWorkload] == 400
 
 
-def test_an_option_that_is_none_is_named():
+def test_invalid_option_is_named():
     with pytest.raises(WorkloadError, match="its options are serving_share, adaptive_share"):
         draw_jobs(CELL, 1, options={"servings": "1"})

@@ -24,7 +24,7 @@ def workloads(seed: int = 1, **wanted) -> list[TuningWorkload]:
     return found
 
 
-def test_jobs_come_within_the_span_in_order_and_are_of_the_zones_model():
+def test_jobs_arrive_in_order_with_zones_model():
     jobs = draw_jobs(CELL, 1)
     assert len(jobs) == len({timed.event.job_id for timed in jobs}) == DEFAULT_JOBS
     times_s = [timed.time_s for timed in jobs]
@@ -40,14 +40,14 @@ def test_a_seed_draws_the_same_again():
     assert draw_jobs(CELL, 3) != draw_jobs(CELL, 4)
 
 
-def test_datasets_are_as_many_as_wanted_and_about_equally_used():
+def test_requested_datasets_are_used_equally():
     counts = Counter(job.dataset.path for job in workloads(jobs=100, options={"datasets": "5"}))
     assert sorted(counts.values()) == [20] * 5
     one = {job.dataset for job in workloads(jobs=10, options={"datasets": "1"})}
     assert len(one) == 1
 
 
-def test_jobs_of_a_dataset_have_its_size_and_target():
+def test_jobs_of_dataset_share_size_and_target():
     by_path: dict[str, set] = {}
     for job in workloads():
         assert FEWEST_SAMPLES <= job.dataset.samples <= MOST_SAMPLES
@@ -86,6 +86,6 @@ def test_pipelines_need_nodes_that_can_run_them():
     ("option", "value"),
     [("datasets", "0"), ("sharing_share", "1.1"), ("pipeline_share", "nan"), ("load", "1")],
 )
-def test_options_that_are_none_are_refused(option: str, value: str):
+def test_invalid_options_are_refused(option: str, value: str):
     with pytest.raises(WorkloadError, match=f"policy merging: {option}: .*datasets, sharing_share"):
         draw_jobs(CELL, 1, options={option: value})

@@ -133,7 +133,7 @@ def _hold(of, held, node_slot, wanted) -> bool:
 
 @settings(max_examples=examples(2_000), deadline=None)
 @given(SLOTS, st.lists(st.sampled_from((1, 1, 1, 2, 4, 9)), min_size=8, max_size=8))
-def test_no_schedule_of_all_that_was_bid_is_worth_more_over_several_periods(slots, steps):
+def test_bound_exceeds_schedules_over_several_periods(slots, steps):
     """Slots are passed over, too, some of them more than a period."""
     run = Run()
     slot = 0
@@ -151,7 +151,7 @@ def test_no_schedule_of_all_that_was_bid_is_worth_more_over_several_periods(slot
 
 @settings(max_examples=examples(1_000), deadline=None)
 @given(SLOTS, st.integers(0, 2**32))
-def test_plans_are_worth_no_more_than_the_bound_when_room_is_given_back_and_taken_again(slots, seed):
+def test_bound_exceeds_plans_after_released_room(slots, seed):
     rng = random.Random(seed)
     run = Run()
     held: list[tuple[Placement, object]] = []
@@ -194,7 +194,7 @@ def best_value(offers, room: float) -> float:
 
 @settings(max_examples=examples(1_000))
 @given(OFFERS, st.floats(10.0, 10_000.0))
-def test_the_price_chosen_is_the_best_there_is_but_for_the_width_of_a_class(offers, units_per_slot):
+def test_chosen_price_is_best_within_class_width(offers, units_per_slot):
     prices = ConstantPrices(0, 10)
     prices.open(0, 1, units_per_slot)
     for offer in offers:
@@ -208,9 +208,7 @@ def test_the_price_chosen_is_the_best_there_is_but_for_the_width_of_a_class(offe
 
 @settings(max_examples=examples(500))
 @given(OFFERS, OFFERS)
-def test_a_bid_that_is_withdrawn_in_the_next_period_costs_no_more_than_room_at_the_price_it_took_part_in(
-    offers, withdrawn
-):
+def test_withdrawal_next_period_costs_room_at_most(offers, withdrawn):
     """The settled value is that of the period's best price; without the withdrawn, the rest of it is
     the value of that same price."""
     prices = ConstantPrices(0, 10)
@@ -238,7 +236,7 @@ def test_a_bid_that_is_withdrawn_in_the_next_period_costs_no_more_than_room_at_t
     assert prices.bound_micros <= min(values) + total / CLASSES_PER_OCTAVE + rounding
 
 
-def test_an_absurd_bid_that_is_withdrawn_after_its_period_leaves_the_bound_as_it_was():
+def test_absurd_bid_withdrawn_later_leaves_bound():
     """It comes in the last slot of a period, and is withdrawn in the first of the next."""
     prices, without = ConstantPrices(0, 10), ConstantPrices(0, 10)
     for one in (prices, without):
@@ -256,7 +254,7 @@ def test_an_absurd_bid_that_is_withdrawn_after_its_period_leaves_the_bound_as_it
 
 @settings(max_examples=examples(500))
 @given(OFFERS, OFFERS)
-def test_a_bid_that_is_withdrawn_in_its_period_counts_no_more(offers, withdrawn):
+def test_bid_withdrawn_in_period_is_not_counted(offers, withdrawn):
     prices, without = ConstantPrices(0, 10), ConstantPrices(0, 10)
     for one in (prices, without):
         one.open(0, 3, 50.0)
@@ -279,7 +277,7 @@ def test_a_bid_that_is_withdrawn_in_its_period_counts_no_more(offers, withdrawn)
 
 
 @pytest.mark.long
-def test_a_year_leaves_no_more_behind_than_two_horizons():
+def test_year_keeps_two_horizons_of_state():
     rng = random.Random("a year")
     horizon_slots, days = 144, 365
     prices = ConstantPrices(0, horizon_slots)
@@ -319,7 +317,7 @@ def test_it_goes_on_from_its_state(offers, after, slots):
     assert prices.bound_micros == twin.bound_micros
 
 
-def test_it_goes_on_from_a_state_of_more_classes_than_are_told_apart():
+def test_state_with_more_classes_continues():
     prices = ConstantPrices(0, 10)
     prices.open(0, 3, 1e6)
     for offer in MANY_CLASSES:
@@ -337,7 +335,7 @@ def test_it_goes_on_from_a_state_of_more_classes_than_are_told_apart():
 
 @settings(max_examples=examples(500))
 @given(OFFERS, st.integers(0, 10**12))
-def test_what_was_counted_elsewhere_is_added_and_none_of_it_is_forgotten_twice(offers, micros):
+def test_foreign_counts_are_added_and_dropped_once(offers, micros):
     prices = ConstantPrices(5, 10)
     prices.add_earlier_bound(micros, 5)
     assert prices.bound_micros == micros
@@ -366,7 +364,7 @@ def first_and_then(before, now) -> Iterator[tuple[float, float]]:
 
 @settings(max_examples=examples(500))
 @given(SIZES, SIZES)
-def test_room_that_a_node_gains_covers_what_plans_hold_before_and_after(before, now):
+def test_gained_room_covers_plans_before_and_after(before, now):
     compute, memory = more_units(before, now)
     assert min(compute, memory) >= 0
     for held_compute, held_memory in first_and_then(before, now):
@@ -374,7 +372,7 @@ def test_room_that_a_node_gains_covers_what_plans_hold_before_and_after(before, 
         assert held_memory <= before[0] + memory + 1e-9
 
 
-def test_slots_that_no_bid_could_use_do_not_count():
+def test_unusable_slots_do_not_count():
     """Two bursts that ask for more than there is: the bound is twice that of one, however long the pause."""
     bounds = []
     for pause_slots in (0, 3, 8):
@@ -388,7 +386,7 @@ def test_slots_that_no_bid_could_use_do_not_count():
     assert bounds[0] == bounds[1] == bounds[2] == pytest.approx(2 * 4 * 1_000, rel=1e-3)
 
 
-def test_room_that_is_given_back_and_sold_again_counts_as_often_as_it_is_sold():
+def test_resold_room_counts_each_sale():
     """All of it is sold and given back five times, to bids that are alike: a price that just clears one of
     the rounds must not stand for all."""
     run = Run()
@@ -408,7 +406,7 @@ def test_room_that_is_given_back_and_sold_again_counts_as_often_as_it_is_sold():
     assert run.auctioneer.welfare.planned_micros <= run.bound
 
 
-def test_slots_that_the_bids_of_two_periods_may_use_cost_the_higher_price():
+def test_slots_of_two_periods_cost_higher_price():
     """Ten slots' room is asked for at 100 per unit in the last slot of a period, nine of them in the next
     one, whose own bids offer 1. All of the former fit, and are worth 10,000."""
     prices = ConstantPrices(0, 10)
@@ -422,7 +420,7 @@ def test_slots_that_the_bids_of_two_periods_may_use_cost_the_higher_price():
     assert prices.bound_micros >= 10_000
 
 
-def test_where_the_horizon_has_shrunk_the_price_before_holds_for_as_many_periods_as_its_bids_reach_into():
+def test_shrunk_horizon_keeps_price_for_reached_periods():
     before = ConstantPrices(0, 10)
     before.advance(9)
     before.open(9, 18, 10.0)
@@ -439,7 +437,7 @@ MANY_CLASSES = [(math.ceil(1.03**step * 10), 1.0 + step % 7, 2.0 + step % 5) for
 """Offers of a thousand densities, the highest last: more than are told apart."""
 
 
-def test_more_classes_than_are_told_apart_keep_the_bound_above_and_the_state_small():
+def test_excess_classes_keep_bound_valid_and_small():
     """Withdrawn bids are forgotten all the same."""
     prices = ConstantPrices(0, 10)
     prices.open(0, 3, 1e6)
@@ -457,7 +455,7 @@ def test_more_classes_than_are_told_apart_keep_the_bound_above_and_the_state_sma
 
 @pytest.mark.slow
 @pytest.mark.parametrize("units_per_slot", [1.0, 1e6, 1e18])
-def test_all_that_is_bid_counts_however_few_densities_are_told_apart(units_per_slot):
+def test_all_bids_count_with_few_densities(units_per_slot):
     """Offers of equal amounts for more and more units: where room is plenty, each counts in full."""
     prices = ConstantPrices(0, 10)
     prices.open(0, 3, units_per_slot)
@@ -473,7 +471,7 @@ def test_all_that_is_bid_counts_however_few_densities_are_told_apart(units_per_s
 
 
 @pytest.mark.parametrize("withdrawn_at", ["once", "last"])
-def test_a_crowd_of_tiny_bids_at_all_kinds_of_prices_leaves_the_bound_alone(withdrawn_at):
+def test_many_tiny_bids_leave_bound(withdrawn_at):
     """One unit each, 600 densities above those of honest bids, which ask for twice the room; all are
     withdrawn, one by one or when all have come."""
     rng = random.Random("honest")

@@ -42,9 +42,7 @@ def sold_part(room_part: float, deviation: float, first_slot: int, burst_slots: 
     ("room_part", "deviation", "burst_slots", "least_part"),
     [(0.5, 1.0, 1, 0.98), (0.7, 1.0, 6, 0.9), (0.7, 0.3, 6, 0.9)],
 )
-def test_a_first_burst_that_fits_is_sold_but_for_the_least_of_it(
-    room_part, deviation, burst_slots, least_part
-):
+def test_fitting_first_burst_is_mostly_sold(room_part, deviation, burst_slots, least_part):
     assert sold_part(room_part, deviation, 0, burst_slots, days=1) > least_part
 
 

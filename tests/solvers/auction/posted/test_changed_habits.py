@@ -100,7 +100,7 @@ def gain_by_hours_pct(habit: BidsPerSlot, day: BidsPerSlot) -> float:
         "a burst, then none and more bids",
     ],
 )
-def test_hours_gain_where_the_habit_goes_on_and_lose_little_where_it_ends(habit, day, least_pct):
+def test_hours_gain_under_habit_and_lose_little(habit, day, least_pct):
     gain_pct = gain_by_hours_pct(habit, day)
     print(f"gain {gain_pct:+.1f} %")  # noqa: T201
     assert gain_pct > least_pct

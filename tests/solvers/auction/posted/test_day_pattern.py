@@ -45,7 +45,7 @@ def expected_of_day(pattern: DayPattern) -> list[float]:
     return pattern.expected(PER_DAY).tolist()
 
 
-def test_a_day_alone_foretells_nothing_and_a_second_one_that_is_like_it_all():
+def test_forecast_needs_two_equal_days():
     for days in (0, 0.5, 1.0, 1.9, 2.0):
         pattern = pattern_of(days, by_day)
         assert pattern.believed_part == 0.0
@@ -57,12 +57,12 @@ def test_a_day_alone_foretells_nothing_and_a_second_one_that_is_like_it_all():
     assert expected == pytest.approx([1.8, 0.2])
 
 
-def test_a_day_that_was_not_seen_from_its_beginning_is_not_compared():
+def test_partly_seen_day_is_not_compared():
     assert pattern_of(2.6, by_day, epoch_s=8 * 3_600.0).believed_part == 0.0
     assert pattern_of(2.7, by_day, epoch_s=8 * 3_600.0).believed_part == pytest.approx(1.0)
 
 
-def test_the_more_an_hour_differs_from_day_to_day_the_less_of_the_pattern_is_believed():
+def test_varying_hour_weakens_the_pattern():
     parts = [pattern_of(6, units_of).believed_part for units_of in (by_day, noisy)]
     drawn = random.Random(7)
     hours = [drawn.expovariate(1.0) ** 2 * 30 for _ in range(24 * 6)]
@@ -72,7 +72,7 @@ def test_the_more_an_hour_differs_from_day_to_day_the_less_of_the_pattern_is_bel
     assert parts[2] < 0.3
 
 
-def test_bursts_that_follow_no_clock_are_hardly_believed():
+def test_irregular_bursts_are_hardly_trusted():
     parts = []
     for seed in range(10):
         bursts = random.Random(seed)
@@ -82,12 +82,12 @@ def test_bursts_that_follow_no_clock_are_hardly_believed():
 
 
 @pytest.mark.parametrize("levels", [[1, 2, 4, 8, 16, 32, 64], [5, 5.5, 6.5, 6, 10, 15, 50]])
-def test_days_that_differ_as_a_whole_make_no_hours_differ(levels):
+def test_level_of_day_changes_no_hours(levels):
     pattern = pattern_of(6.5, lambda slot: float(levels[slot // PER_DAY]))
     assert pattern.believed_part == 0.0
 
 
-def test_days_without_a_bid_are_no_days_to_compare():
+def test_days_without_bids_are_not_compared():
     week, after = pattern_of(5, noisy), pattern_of(5, noisy)
     for _ in range(2 * PER_DAY + 1):
         week.advance(1, 0.0, ROOM_UNITS)
@@ -120,7 +120,7 @@ def test_a_habit_that_ends_is_doubted_within_hours(habit, units_of, hours):
     assert pattern_of(5 + hours / 24, changed).believed_part < 0.2
 
 
-def test_a_habit_that_goes_on_is_believed_all_day_and_on_a_busier_one_from_noon():
+def test_continued_habit_is_trusted_all_day():
     habit = pattern_of(5, by_day)
     for slot in range(5 * PER_DAY, 6 * PER_DAY):
         habit.advance(1, by_day(slot), ROOM_UNITS)
@@ -138,12 +138,12 @@ def test_a_large_bid_by_night_ends_no_habit():
     assert pattern_of(5 + 3.5 / 24, burst).believed_part > 0.7
 
 
-def test_days_that_turn_round_are_not_believed():
+def test_reversed_days_are_not_trusted():
     pattern = pattern_of(3.5, lambda slot: by_day(slot + (slot // PER_DAY) * PER_DAY // 2))
     assert pattern.believed_part == 0.0
 
 
-def test_a_burst_of_a_million_is_no_habit_and_is_past_after_a_few_days():
+def test_single_huge_burst_is_forgotten_within_days():
     def burst(slot: int) -> float:
         return 1e9 if slot == 5 * PER_DAY + THREE_OCLOCK else noisy(slot)
 
@@ -155,7 +155,7 @@ def test_a_burst_of_a_million_is_no_habit_and_is_past_after_a_few_days():
     assert part_after(8) > 0.7
 
 
-def test_a_night_ahead_makes_no_evening_cheap_and_a_morning_ahead_is_expected_by_night():
+def test_expected_night_and_morning_change_prices_gradually():
     evening, night = pattern_of(3 + 19 / 24, by_day), pattern_of(3 + 7 / 24, by_day)
     assert evening.expected_ahead(5 * PER_HOUR, PER_HOUR) == pytest.approx(5 * PER_HOUR * 1.8)
     by_nine = PER_HOUR * 0.2 + 8 * PER_HOUR * 1.8
@@ -165,7 +165,7 @@ def test_a_night_ahead_makes_no_evening_cheap_and_a_morning_ahead_is_expected_by
 
 @pytest.mark.parametrize("slots", range(1, 15))
 @pytest.mark.parametrize("part", [1, 3, 5])
-def test_the_busiest_stretch_ahead_is_no_shorter_than_stated(slots, part):
+def test_busiest_stretch_has_minimum_length(slots, part):
     pattern = pattern_of(3 + 19.5 / 24, by_day)
     by_slot, shortest = pattern.expected(slots), -(-slots // part)
     means = [by_slot[:some].mean() for some in range(shortest, slots + 1)]
@@ -179,7 +179,7 @@ def test_no_hour_is_expected_to_ask_for_nothing():
     assert expected.max() == pytest.approx(24.0)
 
 
-def test_slots_that_pass_at_once_count_as_one_by_one_with_nothing_asked_for_after_the_first():
+def test_skipped_slots_count_as_empty():
     alone, at_once = pattern_of(2, by_day), pattern_of(2, by_day)
     at_once.advance(PER_DAY + 20, 7.0, ROOM_UNITS)
     for slot in range(PER_DAY + 20):
@@ -191,7 +191,7 @@ def test_slots_that_pass_at_once_count_as_one_by_one_with_nothing_asked_for_afte
 
 @pytest.mark.parametrize("epoch_s", [0.0, 1_234.5])
 @pytest.mark.parametrize("slot_s", [0.01, 7.0, 3_599.0, 5_000.0])
-def test_a_pause_of_a_day_takes_no_longer_with_short_slots(slot_s, epoch_s, monkeypatch):
+def test_day_long_pause_is_fast_with_short_slots(slot_s, epoch_s, monkeypatch):
     passed = []
     pass_slots = DayPattern._pass
     monkeypatch.setattr(
@@ -206,7 +206,7 @@ def test_a_pause_of_a_day_takes_no_longer_with_short_slots(slot_s, epoch_s, monk
     assert len(passed) <= 1 + 47
 
 
-def test_after_a_long_pause_a_day_begins_anew_in_no_time():
+def test_long_pause_restarts_day_at_once():
     pattern = pattern_of(4, by_day)
     before_s = time.process_time()
     pattern.advance(10**10, 5.0, ROOM_UNITS)
@@ -220,7 +220,7 @@ def test_after_a_long_pause_a_day_begins_anew_in_no_time():
 @pytest.mark.parametrize(
     ("slot_s", "is_known"), [(4.0, True), (3_600.0, True), (10_800.0, True), (86_400.0, False), (2e5, False)]
 )
-def test_slots_of_a_few_hours_know_them_after_two_days_and_longer_ones_have_none(slot_s, is_known):
+def test_long_slots_have_no_hours(slot_s, is_known):
     pattern = DayPattern(Calendar(0.0, slot_s), 0, 9)
     slots = max(round(2 * 86_400 / slot_s), 1)
     for slot in range(slots + 1):

@@ -44,7 +44,7 @@ def first_without_room(curve: DemandCurve, bids, room: float) -> float:
 
 @settings(max_examples=examples(1_000), deadline=None)
 @given(st.floats(1e-300, 1e300))
-def test_a_class_holds_the_ratios_from_its_least_to_the_next(ratio):
+def test_class_spans_ratios_to_next_bound(ratio):
     place = class_of(ratio)
     assert least_ratio_of(place) <= ratio < least_ratio_of(place + 1)
     assert least_ratio_of(place + CLASSES_PER_OCTAVE) == 2 * least_ratio_of(place)
@@ -53,14 +53,14 @@ def test_a_class_holds_the_ratios_from_its_least_to_the_next(ratio):
 
 @settings(max_examples=examples(1_000), deadline=None)
 @given(BIDS, st.integers(0, 12_000))
-def test_the_level_is_the_density_at_which_what_was_asked_for_just_fits(bids, room):
+def test_demand_just_fits_at_the_level(bids, room):
     curve = curve_of(bids)
     assert curve.density_at(float(room)) == first_without_room(curve, bids, room)
 
 
 @settings(max_examples=examples(500), deadline=None)
 @given(BIDS, st.floats(0.01, 1.0))
-def test_a_part_of_what_was_sold_offered_a_density_or_more(bids, part):
+def test_part_of_sales_offered_a_density(bids, part):
     curve = curve_of(bids)
     total = sum(units for _, units in bids)
     assert curve.sold_density(part) == first_without_room(curve, bids, part * total)
@@ -76,7 +76,7 @@ def test_the_classes_are_the_same_in_any_money(bids, room):
 
 @settings(max_examples=examples(500), deadline=None)
 @given(BIDS, BIDS, st.integers(0, 12_000))
-def test_losers_move_nothing_in_their_slot_and_are_worth_at_most_so_many_sales_later(sold, unsold, room):
+def test_losers_count_later_and_are_limited(sold, unsold, room):
     curve = curve_of(sold)
     before = curve.density_at(float(room))
     for density, units in unsold:
@@ -93,7 +93,7 @@ def test_losers_move_nothing_in_their_slot_and_are_worth_at_most_so_many_sales_l
 
 @settings(max_examples=examples(1_000), deadline=None)
 @given(st.floats(1e-3, 1e9), st.integers(-200, 200))
-def test_who_loses_at_a_level_is_counted_there_in_any_money(first, place):
+def test_loser_at_level_counts_in_any_money(first, place):
     for money in (1.0, 1_000.0):
         curve = DemandCurve(MEMORY_SLOTS)
         curve.sell(first * money, 1.0, 3)
@@ -114,7 +114,7 @@ def test_where_nothing_was_sold_losers_are_no_demand(unsold):
 
 @settings(max_examples=examples(500), deadline=None)
 @given(BIDS, DENSITIES, st.integers(1, 1_000), st.integers(0, 12_000))
-def test_what_is_taken_back_in_its_slot_was_never_sold(bids, density, units, room):
+def test_sale_released_in_slot_never_was(bids, density, units, room):
     curve, other = curve_of(bids), curve_of(bids)
     other.sell(float(density), float(units), 7)
     other.take_back(float(density), float(units), 7, age_slots=0)
@@ -123,7 +123,7 @@ def test_what_is_taken_back_in_its_slot_was_never_sold(bids, density, units, roo
 
 
 @pytest.mark.parametrize("age_slots", [1, 5, 15])
-def test_what_is_taken_back_later_has_faded_as_it_is_remembered(age_slots):
+def test_later_release_has_faded_equally(age_slots):
     curve = DemandCurve(MEMORY_SLOTS)
     curve.sell(8.0, 100.0, 3)
     for _ in range(age_slots):
@@ -132,7 +132,7 @@ def test_what_is_taken_back_later_has_faded_as_it_is_remembered(age_slots):
     assert curve.density_at(1e-9) == 0.0
 
 
-def test_in_steady_times_the_units_of_a_horizon_are_remembered():
+def test_steady_demand_keeps_units_of_horizon():
     curve = DemandCurve(MEMORY_SLOTS)
     for _ in range(10 * MEMORY_SLOTS):
         curve.sell(2.0, 50.0, 3)
@@ -144,7 +144,7 @@ def test_in_steady_times_the_units_of_a_horizon_are_remembered():
 
 
 @pytest.mark.parametrize(("factor", "is_far"), [(8.0, True), (1 / 8, True), (1.5, False), (1 / 1.5, False)])
-def test_a_day_far_from_the_last_is_found_out_within_a_few_slots(factor, is_far):
+def test_unusual_day_is_detected_within_slots(factor, is_far):
     curve = DemandCurve(MEMORY_SLOTS)
     for slot in range(10 * MEMORY_SLOTS + 7):
         for _ in range(int(24 * (1.0 if slot < 10 * MEMORY_SLOTS else factor))):
@@ -154,7 +154,7 @@ def test_a_day_far_from_the_last_is_found_out_within_a_few_slots(factor, is_far)
 
 
 @pytest.mark.parametrize(("expected", "is_far"), [(1 / 8, False), (1.0, True)])
-def test_a_quiet_hour_that_was_expected_is_no_other_day(expected, is_far):
+def test_expected_quiet_hour_is_usual(expected, is_far):
     curve = DemandCurve(MEMORY_SLOTS)
     for slot in range(11 * MEMORY_SLOTS):
         is_quiet = slot >= 10 * MEMORY_SLOTS
@@ -166,7 +166,7 @@ def test_a_quiet_hour_that_was_expected_is_no_other_day(expected, is_far):
     assert (curve.sold_units / curve.slots < 60.0) == is_far
 
 
-def test_three_times_the_units_of_a_few_tasks_may_be_chance_and_are_no_other_day():
+def test_triple_of_few_tasks_is_chance():
     curve = DemandCurve(MEMORY_SLOTS)
     for slot in range(10 * MEMORY_SLOTS + 3):
         curve.sell(2.0, 10.0 if slot < 10 * MEMORY_SLOTS else 30.0, 3)
@@ -175,7 +175,7 @@ def test_three_times_the_units_of_a_few_tasks_may_be_chance_and_are_no_other_day
 
 
 @pytest.mark.parametrize("recent_slots", [1.0, 1.5, 4.0])
-def test_whatever_the_demand_what_is_remembered_is_never_negative(recent_slots):
+def test_kept_demand_is_never_negative(recent_slots):
     curve = DemandCurve(MEMORY_SLOTS)
     for slot in range(20 * MEMORY_SLOTS):
         curve.sell(2.0, 10.0 ** (slot % 7), 3)
@@ -184,7 +184,7 @@ def test_whatever_the_demand_what_is_remembered_is_never_negative(recent_slots):
         assert 1 <= curve.slots <= MEMORY_SLOTS
 
 
-def test_a_crowd_of_losers_is_forgotten_as_soon_as_a_few():
+def test_many_losers_fade_like_few():
     few, crowd = DemandCurve(MEMORY_SLOTS), DemandCurve(MEMORY_SLOTS)
     for curve, lost in ((few, MOST_UNSOLD), (crowd, 1_000.0)):
         for slot in range(4 * MEMORY_SLOTS):
@@ -195,7 +195,7 @@ def test_a_crowd_of_losers_is_forgotten_as_soon_as_a_few():
     np.testing.assert_allclose(crowd.state()["sums"], few.state()["sums"])
 
 
-def test_losers_that_are_lowered_hold_nothing_up_beyond_that():
+def test_lowered_losers_hold_up_nothing_more():
     curve = curve_of([(5, 10)], [(8, 10), (4, 10), (2, 10)])
     curve.advance(np.ones(1), 2.0)
     curve.lower_losers(3.0)
@@ -213,7 +213,7 @@ def test_after_four_horizons_of_nothing_all_is_forgotten():
     assert (curve.slots, curve.units_per_slot, curve.state()["classes"]) == (0.0, 0.0, [])
 
 
-def test_classes_that_hardly_anything_is_left_of_are_dropped():
+def test_nearly_empty_classes_are_dropped():
     curve = DemandCurve(MEMORY_SLOTS)
     for slot in range(200 * MEMORY_SLOTS):
         curve.sell(1.0 + slot % 1_000, 10.0, 3)
@@ -242,7 +242,7 @@ def test_powers_by_multiplication_are_those_of_the_library(base, exponent):
     assert power(base, exponent) == pytest.approx(base**exponent, rel=1e-12, abs=1e-300)
 
 
-def test_more_classes_than_are_told_apart_are_counted_no_higher_than_they_were_offered():
+def test_merged_classes_never_raise_offers():
     curve, exact = DemandCurve(MEMORY_SLOTS), []
     for step in range(3 * MOST_CLASSES):
         density = 1.03 ** (step if step % 2 else -step / 3)
@@ -260,7 +260,7 @@ def test_more_classes_than_are_told_apart_are_counted_no_higher_than_they_were_o
         assert curve.density_at(room) <= wanted * (1 + 1e-9)
 
 
-def test_tiny_bids_at_more_prices_than_are_told_apart_leave_alone_what_others_offered():
+def test_many_tiny_prices_keep_other_offers():
     """They merge with each other: the lowest classes, which others are in, stay as they are."""
     curve, crowded = (curve_of([(2.0**step, 100.0) for step in range(12)]) for _ in range(2))
     for step in range(2 * MOST_CLASSES):
@@ -270,7 +270,7 @@ def test_tiny_bids_at_more_prices_than_are_told_apart_leave_alone_what_others_of
         assert crowded.density_at(room + 2e-3 * MOST_CLASSES) == curve.density_at(room)
 
 
-def test_a_sale_whose_class_was_merged_is_taken_back_where_its_units_are():
+def test_sale_of_merged_class_is_released_there():
     curve = curve_of([(1.05**step, 1.0 + step) for step in range(2 * MOST_CLASSES)])
     sold = curve.sold_units
     for step in range(2 * MOST_CLASSES):
@@ -280,7 +280,7 @@ def test_a_sale_whose_class_was_merged_is_taken_back_where_its_units_are():
 
 
 @pytest.mark.parametrize("density", [0.0, 1e-3, 1.0])
-def test_a_flood_of_losing_bids_makes_nobody_forget_what_was_sold(density):
+def test_losing_flood_keeps_memory_of_sales(density):
     """It is free, so it may not look like a day unlike the last."""
     steady, flooded = DemandCurve(MEMORY_SLOTS), DemandCurve(MEMORY_SLOTS)
     for slot in range(4 * MEMORY_SLOTS):
@@ -293,7 +293,7 @@ def test_a_flood_of_losing_bids_makes_nobody_forget_what_was_sold(density):
     assert flooded.slots == steady.slots
 
 
-def test_what_is_asked_for_at_no_price_is_usual_too():
+def test_free_demand_is_usual_too():
     """As many units as ever, of which nobody offers more than operation costs: no reason to forget."""
     steady = DemandCurve(MEMORY_SLOTS)
     for _ in range(2 * MEMORY_SLOTS):
@@ -303,7 +303,7 @@ def test_what_is_asked_for_at_no_price_is_usual_too():
     assert steady.slots > 0.8 * MEMORY_SLOTS
 
 
-def test_a_loser_that_asks_for_the_world_makes_nobody_forget():
+def test_huge_loser_keeps_memory():
     alone, beside = (curve_of([(8, 3), (1, 5)]) for _ in range(2))
     beside.lose(2.0, 1e18)
     beside.count_full_offer(2.5, 1e18, 1)

@@ -28,14 +28,14 @@ def premium(*sales: tuple[float, float, int], money: float = 1.0) -> float:
     return haste_premium(densities * money, units, units * slots, TYPICAL * money)
 
 
-def test_who_offers_much_and_has_little_time_is_worth_a_premium():
+def test_urgent_high_offer_is_worth_premium():
     # A fifth offers three times the typical beyond what is much, with a tenth of the time of all others.
     mean_window = (80 * 60 + 20 * 6) / 100
     expected = 3 * TYPICAL * (1 - 2 * 6 / mean_window)
     assert premium((TYPICAL, 80.0, 60), (5 * TYPICAL, 20.0, 6)) == pytest.approx(expected)
 
 
-def test_the_rarer_they_are_the_less_is_kept_for_them():
+def test_rarer_urgency_reserves_less():
     common, rare, rarer = (
         premium((TYPICAL, 1_000.0, 60), (12 * TYPICAL, units, 6)) for units in (100, 10, 1)
     )
@@ -53,13 +53,13 @@ def test_the_rarer_they_are_the_less_is_kept_for_them():
     ],
     ids=["as much time", "half as much", "offers not much", "alone", "others in haste"],
 )
-def test_nothing_is_kept_where_those_who_offer_much_have_the_time_of_others(sales):
+def test_equal_time_reserves_nothing(sales):
     assert premium(*sales) == 0.0
 
 
 @settings(max_examples=examples(1_000), deadline=None)
 @given(SALES)
-def test_an_offer_counts_for_so_much_however_absurd_it_is_and_in_any_money(sales):
+def test_absurd_offer_counts_limited_in_any_money(sales):
     most = 4 * TYPICAL
     found = premium(*sales)
     assert 0 <= found <= most
@@ -129,7 +129,7 @@ def a_day(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_urgent_tasks_find_room_among_those_that_can_wait(seed):
+def test_urgent_tasks_find_room_among_patient_ones(seed):
     day = a_day(seed, urgent_part=0.2)
     assert day.urgent_micros > 3 * day.lost_urgent_micros
 
@@ -141,7 +141,7 @@ def test_urgent_tasks_find_room_among_those_that_can_wait(seed):
     ids=["a fiftieth of the room", "a sixteenth of the room", "losers"],
 )
 @pytest.mark.parametrize("seed", range(3))
-def test_absurd_bids_in_haste_make_a_zone_keep_little_room(seed, rogue_every, rogue_node_slots, most_part):
+def test_absurd_urgent_bids_reserve_little(seed, rogue_every, rogue_node_slots, most_part):
     """What bids are worth that all can wait, where plans leave room in near slots for nobody but a rogue."""
     undisturbed, disturbed = a_day(seed), a_day(seed, 0.0, rogue_every, rogue_node_slots)
     lost_micros = undisturbed.won_micros - disturbed.won_micros

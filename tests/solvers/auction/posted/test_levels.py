@@ -32,7 +32,7 @@ def sell(levels: Levels, curve: DemandCurve, sale) -> Rise:
 
 @settings(max_examples=examples(500))
 @given(SALES)
-def test_a_sale_raises_a_level_by_a_factor_for_its_share_of_the_room(sales):
+def test_sale_raises_level_by_share_of_room(sales):
     curve, levels = DemandCurve(HORIZON_SLOTS), Levels(HORIZON_SLOTS)
     sold_share, least = 0.0, 0.001
     for sale in sales:
@@ -46,19 +46,19 @@ def test_a_sale_raises_a_level_by_a_factor_for_its_share_of_the_room(sales):
         assert levels.guard <= least * math.exp(RISE_PER_SHARE * sold_share) * (1 + 1e-9)
 
 
-def test_half_a_per_cent_of_the_room_doubles_a_level_at_most():
+def test_half_percent_at_most_doubles_level():
     assert math.exp(RISE_PER_SHARE * 0.005) == pytest.approx(2.0, rel=0.01)
 
 
 @pytest.mark.parametrize(("window_slots", "fall"), [(1, 0.5), (4, 5 / 13), (9, 5 / 24), (200, 0.2)])
-def test_prices_fall_by_half_a_slot_at_most_and_more_slowly_the_farther_they_look(window_slots, fall):
+def test_prices_fall_slower_with_longer_outlook(window_slots, fall):
     curve, levels = DemandCurve(HORIZON_SLOTS), Levels(HORIZON_SLOTS)
     curve.sell(1.0, 1.0, window_slots)
     assert levels.span_slots(curve) == min(int(2.2 * window_slots), HORIZON_SLOTS)
     assert levels.fall(curve) == pytest.approx(fall)
 
 
-def test_a_level_begins_with_a_part_of_what_operation_costs_or_of_a_low_offer():
+def test_level_begins_at_part_of_cost_or_offer():
     assert least_level(16.0, 0.0) == least_level(16.0, 5.0) == 1.0
     assert least_level(0.0, 64.0) == 1.0
     assert least_level(0.0, 0.0) == 0.0
@@ -66,7 +66,7 @@ def test_a_level_begins_with_a_part_of_what_operation_costs_or_of_a_low_offer():
 
 @settings(max_examples=examples(500))
 @given(SALES, SALES, st.permutations(range(20)), st.floats(0.1, 1.0))
-def test_what_sales_raised_levels_by_is_undone_in_any_order_and_however_late(sales, undone, order, kept):
+def test_raises_are_undone_in_any_order(sales, undone, order, kept):
     """Where no demand is left, the levels are those that fell from before the sales."""
     curve, levels = DemandCurve(HORIZON_SLOTS), Levels(HORIZON_SLOTS)
     for sale in sales:
@@ -107,7 +107,7 @@ def test_undoing_leaves_what_the_other_demand_asks_for(sales, undone):
 @settings(max_examples=examples(500))
 @given(SALES, SALES, st.floats(0.0, 10_000.0))
 @example(sales=[(1.0, 1.0, 0.0)], undone=[(1.0, 200.0, 0.0)], free=25.0)
-def test_the_guard_stays_above_the_base_whatever_room_there_is_by_then(sales, undone, free):
+def test_guard_exceeds_base_for_any_room(sales, undone, free):
     curve, levels = DemandCurve(HORIZON_SLOTS), Levels(HORIZON_SLOTS)
     rise = NO_RISE
     for sale in undone:
@@ -124,9 +124,7 @@ def test_the_guard_stays_above_the_base_whatever_room_there_is_by_then(sales, un
     ("high", "tasks_that_fill_it", "kept_part"),
     [(1e12, 9, 1 / 2), (1e12, 16, 3 / 7), (1e12, 1_600, 3 / 43), (16.0, 4, 3 / 7), (8.0, 1, 0.0)],
 )
-def test_the_fewer_tasks_a_zone_holds_and_the_more_they_differ_the_more_of_it_is_kept(
-    high, tasks_that_fill_it, kept_part
-):
+def test_few_and_varied_tasks_raise_guard(high, tasks_that_fill_it, kept_part):
     """The level rises as soon as all that is asked for, half of it at 8 and half at a higher density, does
     not fit into the rest."""
     whole, memory_slots, between_slots = (
@@ -148,7 +146,7 @@ def test_the_fewer_tasks_a_zone_holds_and_the_more_they_differ_the_more_of_it_is
         assert (levels.base > 0) == is_dear
 
 
-def test_of_those_who_offer_alike_some_can_win_however_many_they_are():
+def test_some_of_equal_offers_win():
     curve, levels = DemandCurve(HORIZON_SLOTS), Levels(HORIZON_SLOTS)
     for _ in range(100):
         curve.sell(8.0, 40.0, 4)
@@ -156,7 +154,7 @@ def test_of_those_who_offer_alike_some_can_win_however_many_they_are():
     assert levels.base == levels.guard < levels.lost_at == 8.0
 
 
-def test_who_expects_twice_as_much_ahead_charges_as_if_half_of_the_room_were_free():
+def test_doubled_expectation_halves_assumed_room():
     curve, levels, others = DemandCurve(HORIZON_SLOTS), Levels(HORIZON_SLOTS), Levels(HORIZON_SLOTS)
     for density in range(1, 200):
         curve.sell(float(density), 50.0, 4)
@@ -184,7 +182,7 @@ def levels_after(sold_units: float, slots: int, lost_units: float = 0.0) -> Leve
     ("sold_units", "slots", "part"),
     [(2_000.0, 1, 1.0), (4_000.0, 1, 2 / 3), (4_000.0, 2, 1.0), (1e9, 1, 1 / 3)],
 )
-def test_a_burst_raises_levels_by_the_chance_that_it_goes_on(sold_units, slots, part):
+def test_burst_raises_levels_by_its_chance(sold_units, slots, part):
     """Four times a slot's room may go on all day. The chance that more does is a third."""
     sold_units /= 1 - 1 / HORIZON_SLOTS  # which are forgotten when the slot ends
     levels = levels_after(sold_units, slots)
@@ -193,7 +191,7 @@ def test_a_burst_raises_levels_by_the_chance_that_it_goes_on(sold_units, slots, 
 
 @settings(max_examples=examples(300))
 @given(st.floats(100.0, 10_000.0), st.integers(1, 8), st.floats(0.0, 1e6))
-def test_losing_bids_make_no_burst_and_so_lower_no_level(sold_units, slots, lost_units):
+def test_losing_bids_make_no_burst(sold_units, slots, lost_units):
     alone, flooded = (levels_after(sold_units, slots, lost) for lost in (0.0, lost_units))
     assert flooded.base >= alone.base
     assert flooded.guard >= alone.guard

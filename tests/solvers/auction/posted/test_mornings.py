@@ -54,7 +54,7 @@ class Days:
         return levels
 
 
-def test_on_the_fourth_morning_two_awards_bring_back_the_price_of_the_day():
+def test_two_awards_restore_price_on_fourth_morning():
     knowing, unknowing = Days(HOUR_S), Days(1.0)
     for day in (0, 1):
         assert knowing.day(day) == unknowing.day(day)
@@ -67,14 +67,14 @@ def test_on_the_fourth_morning_two_awards_bring_back_the_price_of_the_day():
     assert unknowing.prices.pattern.believed_part == 0.0
 
 
-def test_a_night_that_was_expected_is_remembered_as_long_as_a_day():
+def test_expected_night_is_kept_for_a_day():
     days = Days(HOUR_S)
     for day in range(5):
         days.day(day)
     assert days.prices.curve.slots > 0.7 * DAY_SLOTS
 
 
-def test_bids_that_are_withdrawn_in_their_slot_are_no_habit_of_its_hour():
+def test_bids_withdrawn_in_slot_form_no_habit():
     alone, attacked = Days(HOUR_S), Days(HOUR_S)
     for days, withdrawn in ((alone, 0), (attacked, 20)):
         days.day(0)
@@ -90,7 +90,7 @@ def test_bids_that_are_withdrawn_in_their_slot_are_no_habit_of_its_hour():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("hours", [(3,), (9,), (8, 9, 10), (16, 17)])
-def test_a_flood_of_free_bids_in_some_hours_of_every_day_moves_prices_by_little(hours):
+def test_free_floods_in_hours_move_prices_little(hours):
     flooded, usual = Days(HOUR_S), Days(HOUR_S)
     for day in range(4):
         flooded.day(day, flooded_hours=hours)

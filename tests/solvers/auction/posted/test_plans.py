@@ -18,7 +18,7 @@ from tests.support.markets import additive_cost, every_schedule, small_cases
 
 @settings(max_examples=examples(1_500), deadline=None)
 @given(small_cases(), st.sampled_from((0.0, 1 / 8, 2.0)))
-def test_it_is_the_cheapest_of_all_plans_with_room(case, floor_part):
+def test_plan_is_cheapest_with_room(case, floor_part):
     market, wanted, options, first_slot, last_slot = case
     starts = [node_class.start for node_class in market.fleet.classes]
     compute, memory = market.compute_price[:, starts], market.memory_price[:, starts]

@@ -44,7 +44,7 @@ def posted_cost(prices: PostedPrices, market, wanted, plan: Schedule) -> float:
 
 @settings(max_examples=examples(1_500), deadline=None)
 @given(small_cases() | small_cases(most_cost_micros=1_000), st.floats(0.0, 50.0) | st.floats(50.0, 5_000.0))
-def test_it_costs_what_the_cheapest_costs_ends_no_earlier_and_never_costs_the_provider_more(case, base):
+def test_posted_plan_costs_and_ends_no_worse(case, base):
     market, wanted, options, first_slot, last_slot = case
     window = Window.of(market, wanted, options, first_slot, last_slot)
     if window is None:
@@ -71,7 +71,7 @@ def test_it_costs_what_the_cheapest_costs_ends_no_earlier_and_never_costs_the_pr
     assert plan.placement.slots[-1] in ends
 
 
-def test_where_near_room_costs_more_to_run_than_is_paid_the_plan_is_the_cheapest_itself():
+def test_unprofitable_near_room_keeps_cheapest_plan():
     """Two node-slots of three, of which the near one costs 1,000 to run. Far ones weigh so much that the plan
     would have it but for that."""
     of = fleet((1, 10.0, 4.0))
@@ -92,7 +92,7 @@ def test_where_near_room_costs_more_to_run_than_is_paid_the_plan_is_the_cheapest
 
 @settings(max_examples=examples(500), deadline=None)
 @given(small_cases(), st.floats(0.1, 50.0))
-def test_a_task_that_is_planned_anew_raises_the_prices_of_what_it_fills_and_lowers_none(case, base):
+def test_replanned_task_only_raises_prices(case, base):
     market, wanted, options, first_slot, last_slot = case
     window = Window.of(market, wanted, options, first_slot, last_slot)
     prices = posted_prices(market, base)
