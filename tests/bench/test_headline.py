@@ -133,7 +133,7 @@ def test_table_goes_between_marks_of_documents(tmp_path):
         )
 
 
-def test_published_figures_are_kept_in_a_folder_of_their_benchmark(folders, tmp_path):
+def test_published_figures_are_kept_by_benchmark(folders, tmp_path):
     publish(stated([RATIO], folders(figure(0.5, sources="old"), None)), tmp_path / "kept")
     kept = KeptFigures(tmp_path / "kept" / "spine").find(RATIO.name)
     assert (kept.value, kept.is_current("spine")) == (0.5, False)

@@ -42,9 +42,7 @@ def exchange(rank: Rank) -> dict[str, Any]:
     return {"sum": int(rows[0]), "seconds": time.monotonic() - began_s}
 
 
-def test_two_megabytes_take_as_long_as_at_80_megabits_a_second(
-    places: list[NetworkPlace], tmp_path: Path
-) -> None:
+def test_two_megabytes_match_80_megabits_per_second(places: list[NetworkPlace], tmp_path: Path) -> None:
     results = run_ranks(exchange, places, tmp_path, timeout_s=60.0)
     assert [result["sum"] for result in results] == [1, 1]
     # 10 megabytes a second, and a bucket of tokens at the start; never faster, however slow the machine is.
@@ -62,7 +60,7 @@ def test_nothing_is_left_after_a_failure() -> None:
         assert mine() == []
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next(places: list[NetworkPlace]) -> None:
+def test_leftovers_of_killed_process_are_removed(places: list[NetworkPlace]) -> None:
     program = "import os\nfrom bench.network import rate_limited\nwith rate_limited(1, 80): os._exit(1)"
     killed = subprocess.Popen([sys.executable, "-c", program])
     killed.wait()
@@ -72,7 +70,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next(places: list[NetworkP
         assert not left.exists()
 
 
-def test_who_is_not_root_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_root_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(NoLinksError, match="need root: run as root, or measure on loopback"):
         rate_limited(2, 80.0).__enter__()

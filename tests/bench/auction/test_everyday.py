@@ -54,7 +54,7 @@ def test_the_least_gain_is_of_means_over_days(tmp_path, rival):
     assert "deviation 1.75, load 4; 2 of the means are below 0" in figure.note
 
 
-def test_the_gain_over_the_tuned_form_is_of_its_loads(tmp_path):
+def test_gain_over_the_tuned_form_by_load(tmp_path):
     figure = figures_of(rows_of(tmp_path, {(HIGH, 0, OURS): 50, (LOW, 0, OURS): 1}))["default_over_tuned_pct"]
     assert figure.value == pytest.approx(50)
     assert figure.runs == 2
@@ -69,20 +69,20 @@ def test_the_proven_ratio_is_of_the_worst_day(tmp_path):
 
 
 @pytest.mark.parametrize("welfare", [0, -50])
-def test_a_day_without_welfare_of_a_rival_is_left_out(tmp_path, welfare):
+def test_days_without_rival_welfare_are_left_out(tmp_path, welfare):
     rows = rows_of(tmp_path, {(LOW, 0, "eft"): welfare, (LOW, 1, "eft"): 125})
     figure = figures_of(rows)["default_over_eft_min_pct"]
     assert (figure.value, figure.runs) == (pytest.approx(-20), 3)
     assert lines_of(rows)[0]["over_eft_pct"] == pytest.approx(-20)
 
 
-def test_a_rival_without_welfare_on_all_days_is_named(tmp_path):
+def test_a_rival_without_any_welfare_is_named(tmp_path):
     rows = rows_of(tmp_path, {(LOW, seed, "titan"): 0 for seed in (0, 1)})
     with pytest.raises(CommandError, match=r"seed 1, titan: no welfare on any day"):
         everyday_result(EVERYDAY, rows)
 
 
-def test_a_day_with_less_than_no_welfare_is_named(tmp_path):
+def test_a_day_with_negative_welfare_is_named(tmp_path):
     rows = rows_of(tmp_path, {(LOW, 1, DEFAULT): -7, (LOW, 1, "eft"): -5})
     with pytest.raises(CommandError, match=r"seed 1, eft: welfare is -5 micros and of default -7"):
         everyday_result(EVERYDAY, rows)

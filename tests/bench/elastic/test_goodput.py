@@ -12,9 +12,7 @@ families = st.sampled_from(FAMILIES)
 
 
 @given(families, st.integers(1, 36), st.sampled_from([1, 2, 8]))
-def test_a_curve_starts_at_one_worker_and_never_falls(
-    family: GoodputModel, most: int, gpus_per_worker: int
-) -> None:
+def test_curve_starts_at_one_and_never_falls(family: GoodputModel, most: int, gpus_per_worker: int) -> None:
     curve = tuned_speedup(family, most, gpus_per_worker)
     assert curve[:2] == (0.0, 1.0)
     assert all(fewer <= more for fewer, more in itertools.pairwise(curve))
@@ -50,7 +48,7 @@ def test_goodput_by_hand() -> None:
     assert MODEL.goodput(4, 400) == pytest.approx(400 / 18**0.5 * 400 / 700)
 
 
-def test_with_more_gpus_the_best_batch_is_larger_up_to_its_bound() -> None:
+def test_best_batch_grows_with_gpus_to_bound() -> None:
     best = [MODEL.best_batch_samples(gpus) for gpus in (1, 2, 4, 8, 64, 512)]
     assert best == sorted(best)
     assert (best[0], best[-1]) == (100, 1_000)

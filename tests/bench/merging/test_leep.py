@@ -19,7 +19,7 @@ def test_leep_by_hand():
     assert leep([[0.9, 0.1], [0.3, 0.7]], [0, 1]) == pytest.approx(expected)
 
 
-def test_leep_is_higher_the_more_the_classes_of_a_tell():
+def test_leep_rises_with_predictive_classes():
     random = np.random.default_rng(3)
     labels = random.integers(0, 3, 500)
     scores = []

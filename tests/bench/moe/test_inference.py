@@ -19,7 +19,7 @@ def shares(setting: RoutingSetting, batches: range) -> np.ndarray:
     return np.asarray(counts) / np.sum(counts)
 
 
-def test_the_same_seed_draws_the_same_batches_and_another_does_not():
+def test_seed_determines_batches():
     one, same, other = (DrawnRouting(SETTING, seed).batch(3) for seed in (1, 1, 2))
     assert np.array_equal(one, same)
     assert not np.array_equal(one, other)
@@ -27,14 +27,14 @@ def test_the_same_seed_draws_the_same_batches_and_another_does_not():
     assert 0 <= one.min() <= one.max() < 6
 
 
-def test_the_larger_the_skew_the_more_tokens_have_the_first_expert():
+def test_larger_skew_favours_first_expert():
     even, skewed, strong = (
         shares(replace(SETTING, skew=skew, tokens=2_000), range(20)).max() for skew in (0.0, 1.0, 2.0)
     )
     assert even < 0.25 < skewed < 0.5 < strong
 
 
-def test_a_shift_changes_the_popular_experts_but_not_where_paths_lead():
+def test_shift_changes_popularity_not_paths():
     setting = replace(SETTING, shift_every=10, tokens=2_000, steadiness=1_000.0, skew=2.0)
     before, after = shares(setting, range(10)), shares(setting, range(10, 20))
     assert before.argmax() != after.argmax()

@@ -24,7 +24,7 @@ def test_goals_lie_in_expected_ranges():
         assert all(low <= bound <= high for bound in aims), name
 
 
-def test_without_links_there_are_no_parts_of_a_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_without_links_no_part_needs_a_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     def refuse(world: int, megabits_per_s: float) -> None:
         raise NoLinksError(f"no {world} links of {megabits_per_s} Mbit/s")
 

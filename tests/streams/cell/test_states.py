@@ -101,7 +101,7 @@ def test_disowned_runs_go_on_from_a_state(notes):
 
 @settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.floats(0, 1_000), max_size=20))
-def test_a_clock_of_orders_goes_on_from_a_state(times_s):
+def test_an_order_clock_continues_from_a_state(times_s):
     clock, again = OrderClock("c", 60.0), OrderClock("c", 60.0)
     for time_s in times_s:
         again.restore(unpack(pack(clock.state())))
