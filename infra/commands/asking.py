@@ -21,8 +21,8 @@ from infra.files.events import read_jobs, read_quote_requests, read_vendor_quote
 from infra.log.answers import Answers, Refusal
 from infra.log.publisher import EventPublisher
 from infra.log.target import Target
+from infra.text import units
 from infra.views.sentences import sentence
-from infra.views.text import units
 from infra.views.words import describe, happening
 from schemas.auction.quotes import QUOTES, VendorLeft, VendorQuoted
 from schemas.changes import CellChange

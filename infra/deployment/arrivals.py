@@ -7,7 +7,7 @@ from typing import Self
 
 from infra.log.reader import LogReader
 from infra.log.target import Target
-from infra.views.text import first_of
+from infra.text import first_of
 from schemas.codec import InvalidRecordError, decode_event
 from schemas.fleet import FLEET, SignOfLife
 from schemas.kafka_connection import KafkaConnection

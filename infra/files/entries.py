@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
-from infra.views.text import MICROS_PER_UNIT
+from infra.text import MICROS_PER_UNIT
 from schemas.base import MAX_MICROS
 from schemas.codec import message
 from schemas.errors import ReadableError

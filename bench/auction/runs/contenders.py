@@ -12,7 +12,7 @@ from bench.workloads.paper import PaperSetting, draw
 from bench.workloads.tasks import FASTEST
 from bench.workloads.throughput import node_samples_per_s
 from bench.workloads.vendors import UNIT_MICROS
-from infra.views.auction.figures import AuctionFigures
+from infra.figures.auction.figures import AuctionFigures
 from schemas.auction.settings import (
     AuctionPolicy,
     EarliestFinishPolicy,

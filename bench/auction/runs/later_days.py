@@ -8,8 +8,8 @@ from bench.auction.runs.contenders import APART, CONTENDERS, DEFAULT, day_before
 from bench.auction.runs.day import simulate
 from bench.workloads.paper import PaperSetting, SeededSetting, draw_days
 from infra.errors import CommandError
+from infra.figures.auction.figures import AuctionFigures, certified
 from infra.simulation.simulator import SimulatedRun
-from infra.views.auction.figures import AuctionFigures, certified
 from schemas.auction.evidence import Certificate
 from schemas.auction.settings import AuctionPolicy
 from schemas.decisions import JobOutcome

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from infra.views.elastic.figures import ElasticFigures, pools_of, servers_of
+from infra.figures.elastic.figures import pools_of, servers_of
+from infra.text import counted, first_of, lasting, written
 from infra.views.elastic.sentences import SENTENCES
 from infra.views.policy import PolicyView
 from infra.views.sentences import sentence
-from infra.views.text import counted, first_of, lasting, written
 from schemas.base import Event, Outcome, Record
 from schemas.decisions import JobAdmitted, JobQuoted
 from schemas.elastic.commands import WorkersAssigned, WorkersReleased
@@ -20,7 +20,6 @@ _MOST_NAMES = 5
 class ElasticView(PolicyView):
     """`PolicyView` of the elastic policy."""
 
-    figures = ElasticFigures
     sentences = SENTENCES
 
     def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:

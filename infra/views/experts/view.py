@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from infra.views.experts.figures import ExpertsFigures, placed_on
+from infra.figures.experts.figures import placed_on
+from infra.text import counted, written
 from infra.views.experts.sentences import SENTENCES
 from infra.views.policy import PolicyView
 from infra.views.sentences import sentence
-from infra.views.text import counted, written
 from schemas.base import Event, Outcome, Record
 from schemas.decisions import JobAdmitted
 from schemas.experts.commands import ExpertsPlaced, RanksAssigned, RanksReleased
@@ -26,7 +26,6 @@ _REASONS = {
 class ExpertsView(PolicyView):
     """`PolicyView` of the experts policy."""
 
-    figures = ExpertsFigures
     sentences = SENTENCES
 
     def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:

@@ -1,6 +1,6 @@
 """Descriptions of the merging policy's own types: workloads, profiles, tasks, merges, plans and commands."""
 
-from infra.views.merging.figures import MergingFigures
+from infra.text import counted, written
 from infra.views.merging.sentences import SENTENCES
 from infra.views.merging.solves import answered_words, competing_words, requested_words
 from infra.views.merging.words import (
@@ -15,7 +15,6 @@ from infra.views.merging.words import (
     workload_words,
 )
 from infra.views.policy import PolicyView
-from infra.views.text import counted, written
 from schemas.base import Event, Outcome, Record
 from schemas.decisions import JobAdmitted
 from schemas.merging.commands import LoaderPrewarmed, ProfileOrdered, TaskAssigned, TaskReleased
@@ -35,7 +34,6 @@ from schemas.solves import SolveFinished, SolveRequested
 class MergingView(PolicyView):
     """`PolicyView` of the merging policy."""
 
-    figures = MergingFigures
     sentences = SENTENCES
 
     def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:

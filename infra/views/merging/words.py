@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from infra.views.merging.figures import chain, places, worth
+from infra.figures.merging.figures import chain, places, worth
+from infra.text import counted, lasting, signed_percent
 from infra.views.sentences import sentence
-from infra.views.text import counted, lasting, signed_percent
 from schemas.merging.commands import TransferMode
 from schemas.merging.outcomes import (
     JobForetold,

@@ -24,7 +24,7 @@ EXPERTS = PolicyKind(
     },
     virtual_runners={RanksAssigned.RUNNER: "infra.simulation.experts.ranks:VirtualRanks"},
     drawn="infra.workloads.experts.drawing:draw",
-    measures="infra.simulation.experts.measures:ExpertsMeasures",
+    figures="infra.figures.experts.figures:ExpertsFigures",
     view="infra.views.experts.view:ExpertsView",
     warm_up="streams.policies.experts.warm_up:story",
 )

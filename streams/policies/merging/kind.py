@@ -55,6 +55,6 @@ MERGING = PolicyKind(
     ),
     virtual_runners={TaskAssigned.RUNNER: "infra.simulation.merging.tuner:VirtualTuner"},
     drawn="infra.workloads.merging.drawing:draw",
-    measures="infra.simulation.merging.measures:MergingMeasures",
+    figures="infra.figures.merging.figures:MergingFigures",
     view="infra.views.merging.view:MergingView",
 )

@@ -11,7 +11,7 @@ from bench.auction.runs.day import simulate_day
 from bench.auction.runs.hindsight import PARTS, REFINEMENTS, best_price, break_even_prices, hindsight_of
 from bench.auction.runs.trials import MEASURES
 from bench.workloads.paper import draw
-from infra.views.auction.figures import AuctionFigures
+from infra.figures.auction.figures import AuctionFigures
 from schemas.auction.settings import FixedPricePolicy
 from tests.bench.auction.rows import TINY
 from tests.support.examples import seeds

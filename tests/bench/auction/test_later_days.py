@@ -16,7 +16,7 @@ from bench.auction.runs.later_days import (
 from bench.auction.runs.trials import MEASURES
 from bench.workloads.paper import draw_days
 from infra.errors import CommandError
-from infra.views.auction.figures import AuctionFigures
+from infra.figures.auction.figures import AuctionFigures
 from schemas.auction.settings import EarliestFinishPolicy
 from tests.bench.auction.rows import TINY
 from tests.support.examples import seeds
