@@ -4,8 +4,8 @@ Running sums in a fixed order, so a cell has the same figures on every machine. 
 """
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 
 class GainFigures(NamedTuple):
@@ -85,10 +85,6 @@ class GainErrors:
             sign_pct=100.0 * self.right / self.pairs,
         )
 
-    def state(self) -> dict[str, Any]:
-        """Return the state as plain values; `GainErrors(**state)` restores it."""
-        return asdict(self)
-
 
 @dataclass
 class IterationErrors:
@@ -121,7 +117,3 @@ class IterationErrors:
         if not self.jobs:
             return IterationFigures(0, None, None)
         return IterationFigures(self.jobs, 100.0 * self.errors / self.jobs, 100.0 * self.worst)
-
-    def state(self) -> dict[str, Any]:
-        """Return the state as plain values; `IterationErrors(**state)` restores it."""
-        return asdict(self)

@@ -85,6 +85,15 @@ class ElasticFigures(ZoneFigures):
         """Number of workers of all jobs, each counted as one on a training server."""
         return sum(job.size.workers for job in self._admitted() if job.size is not None)
 
+    @property
+    def gpus(self) -> dict[str, tuple[int, int]]:
+        """Used GPUs and all GPUs of its own servers, and of those on loan to it."""
+        usage = self._usage
+        return {
+            "own": (round(usage.own.amount), self._own_gpus),
+            "on_loan": (round(usage.on_loaned.amount), round(usage.loaned.amount)),
+        }
+
     def take_event(self, time_s: float, event: Event) -> None:
         """Fold an event of the cell."""
         self._end_s = time_s
@@ -161,7 +170,9 @@ class ElasticFigures(ZoneFigures):
         """Return running and waiting jobs, and those that the next reclaim would preempt."""
         if not self._submitted:
             return ""
+        used, all = (sum(counts) for counts in zip(*self.gpus.values(), strict=True))
         parts = [f"{self.running} running on {self.workers} workers", f"{self.waiting} queued"]
+        parts.append(f"{used} of {all} GPUs in use")
         if self._staffed is not None and self._staffed.on_loan:
             parts.append(_risk(self._staffed))
         return ", ".join(parts)
@@ -170,12 +181,18 @@ class ElasticFigures(ZoneFigures):
         """Yield the state, and the results."""
         yield "jobs with workers, and without", f"{self.running}, {self.waiting}"
         yield "workers", str(self.workers)
+        yield "GPUs in use: own, on loan", ", ".join(f"{used} of {all}" for used, all in self.gpus.values())
         yield from self.results().rows()
 
     def as_json(self) -> dict[str, Any]:
         """Return the state and the results."""
-        state = {"jobs_running": self.running, "jobs_waiting": self.waiting, "workers": self.workers}
-        return state | self.results().as_json()
+        return {
+            "jobs_running": self.running,
+            "jobs_waiting": self.waiting,
+            "workers": self.workers,
+            "gpus": {name: {"used": used, "all": all} for name, (used, all) in self.gpus.items()},
+            **self.results().as_json(),
+        }
 
     def tables(self) -> Mapping[str, Table]:
         """Return `jobs`, a row per job in the order of submission, and `usage`, mean GPUs by the hour."""

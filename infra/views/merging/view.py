@@ -11,7 +11,6 @@ from infra.views.merging.words import (
     plan_words,
     profile_words,
     queued_words,
-    standing_words,
     workload_words,
 )
 from infra.views.policy import PolicyView
@@ -24,7 +23,6 @@ from schemas.merging.outcomes import (
     PlanDecided,
     QueuedTask,
     TaskChanged,
-    ZoneMerged,
 )
 from schemas.merging.reports import ProfileReported, TaskEvaluated
 from schemas.merging.workload import MergingTerms, TuningWorkload
@@ -73,8 +71,6 @@ class MergingView(PolicyView):
                 return list(judged_words(told))
             case PlanDecided():
                 return list(plan_words(told))
-            case ZoneMerged():
-                return list(standing_words(told))
             case SolveRequested():
                 return (competing_words(told) if len(told.job_ids) == 1 else None) or requested_words(told)
             case SolveFinished():
@@ -95,8 +91,6 @@ class MergingView(PolicyView):
                 return next(judged_words(outcome))
             case PlanDecided():
                 return f"zone {outcome.zone}: {next(plan_words(outcome))}"
-            case ZoneMerged():
-                return f"zone {outcome.zone}: {next(standing_words(outcome))}"
             case SolveRequested():
                 words = requested_words(outcome)
                 return None if words is None else f"zone {outcome.zone}: {words[0]}"

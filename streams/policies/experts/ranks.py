@@ -37,8 +37,6 @@ class Ranks(SingleJobGangs[MoeJob, ChangeReason]):
         self.time_s = 0.0
         self.report_interval_s = 0.0
         self.patience_s = math.inf
-        self.has_news = False
-        """Whether the zone has changed since its last report."""
         self.sizes: Counter[int] = Counter()
         """Number of jobs by number of ranks; only sizes of at least one job."""
         self._next_claim_s = -math.inf
@@ -69,10 +67,6 @@ class Ranks(SingleJobGangs[MoeJob, ChangeReason]):
         self.gpus.hold(job.job_id, {**job.members, **job.leaving_ranks})
         self.has_changed = True
         self.note(job)
-
-    def note(self, job: MoeJob) -> None:
-        super().note(job)
-        self.has_news = True
 
     def begin_all(self) -> None:
         """Assign idle devices to waiting jobs, in the order of their turns, and preempt others for one that

@@ -18,7 +18,6 @@ from streams.policies.experts.invariants import broken_invariants
 from streams.policies.experts.job import MoeJob
 from streams.policies.experts.ranks import Ranks
 from streams.policies.experts.routing import ExpertRouting
-from streams.policies.experts.zone_served import served
 from streams.policies.gang.gangs import Why
 from streams.policies.gpus import Gpus
 from streams.policies.ignored import job_ending, no_such_run, unknown_solve
@@ -39,7 +38,6 @@ class ExpertsZone:
         self._ranks.time_s = context.cell.epoch_s
         self._routing = ExpertRouting(cast(ExpertsPolicy, context.zone.policy), self._ranks, context.outcomes)
         self._states = context.nodes
-        self._next_told_s = context.cell.epoch_s
         self._configure(context)
 
     def submitted(self, job: Job) -> None:
@@ -87,7 +85,7 @@ class ExpertsZone:
 
     def nodes_changed(self, change: NodeChange) -> None:
         self._gpus.set_open(change.node, self._states.is_open(change.node))
-        self._ranks.has_changed = self._ranks.has_news = True
+        self._ranks.has_changed = True
         if change.status in ("down", "restarted"):
             why = Why[ChangeReason]("node_lost", {"node": change.node, "status": change.status})
             self._ranks.lose_runs(self._jobs_on(change.node), change.node, why, change.runs)
@@ -137,10 +135,6 @@ class ExpertsZone:
             self._ranks.end(job, Why("ended"))
         self._vacate()
         self._ranks.begin_all()
-        if self._ranks.has_news and time_s >= self._next_told_s:
-            self._ranks.has_news = False
-            self._next_told_s = time_s + self._ranks.report_interval_s
-            self._outcomes.add(served(self._ranks))
 
     def solved(self, answer: SolveFinished) -> None:
         self._outcomes.add(unknown_solve(answer))
@@ -164,8 +158,7 @@ class ExpertsZone:
             "time_s": self._ranks.time_s,
             "arrivals": self._ranks.arrivals,
             "closed": self._gpus.state(),
-            "changed": [self._ranks.has_changed, self._ranks.has_news],
-            "next_told_s": self._next_told_s,
+            "has_changed": self._ranks.has_changed,
             "orders": self._orders.state(),
         }
 
@@ -173,11 +166,10 @@ class ExpertsZone:
         self._ranks.time_s, self._ranks.arrivals = state["time_s"], state["arrivals"]
         self._gpus.restore(state["closed"])
         self._orders.restore(state["orders"])
-        self._next_told_s = state["next_told_s"]
         for packed in state["jobs"]:
             self._ranks.add(MoeJob.of_state(packed, self._jobs, self._routing.rule))
         self._ranks.turns.restore(state["turns"])
-        self._ranks.has_changed, self._ranks.has_news = state["changed"]
+        self._ranks.has_changed = state["has_changed"]
 
     def _jobs_on(self, node: str) -> list[MoeJob]:
         """Return the jobs on a node by submission, the only order that a restored cell keeps."""
@@ -232,7 +224,7 @@ class ExpertsZone:
         self._ranks.report_interval_s = policy.report_interval_s
         self._ranks.patience_s = policy.patience_s
         self._orders.timeout_s = policy.order_timeout_s
-        self._ranks.has_changed = self._ranks.has_news = True
+        self._ranks.has_changed = True
         self._routing.configure(policy)
 
 

@@ -170,9 +170,6 @@ class MergingZone:
             self._follow_up()
         self._runs.profile_all()
         self._planning.wake(time_s)
-        told = self._runs.standing.due(time_s, self._runs, self._runs.policy.interval_s)
-        if told is not None:
-            self._outcomes.add(told)
 
     def solved(self, answer: SolveFinished) -> None:
         self._planning.solved(answer)
@@ -202,7 +199,6 @@ class MergingZone:
             "knowledge": self._knowledge.state(),
             "speeds": self._runs.speeds.state(),
             "planning": self._planning.state(),
-            "standing": self._runs.standing.state(),
             "turns": self._runs.turns.state(),
             "orders": self._orders.state(),
         }
@@ -218,7 +214,6 @@ class MergingZone:
         self._knowledge.restore(state["knowledge"])
         self._runs.speeds.restore(state["speeds"])
         self._planning.restore(state["planning"])
-        self._runs.standing.restore(state["standing"])
         self._runs.turns.restore(state["turns"])
         self._orders.restore(state["orders"])
 

@@ -72,6 +72,7 @@ def test_a_service_is_on_its_nodes_until_their_runs_are_over_whatever_else_they_
 def test_a_summary_has_what_runs_and_what_was_placed():
     figures = summarise(board(script())).part(ExpertsFigures)
     assert (figures.running, figures.waiting, figures.ranks) == (1, 1, 4)
+    assert dict(figures.rows())["devices with ranks"] == "4 of 4"
     assert figures.as_json()["placements"] == {"initial": 1, "popularity_shifted": 1, "devices_changed": 0}
     assert dict(figures.rows())["placements"] == "1 initial, 1 popularity shifted, 0 devices changed"
     assert figures.headline().startswith("1 running on 4 ranks, 1 queued, busiest device 1.")
@@ -123,10 +124,9 @@ def test_a_lost_node_is_told():
     assert "resumed with 4 ranks on n0 x2, n1 x2, generation 2" in said
 
 
-def test_a_watcher_hears_of_ranks_and_placements_and_how_the_zone_stands():
+def test_a_watcher_hears_of_ranks_and_placements():
     said = heard(script())
     assert "s queued beside 0 other jobs: needs 4 ranks" in said
     assert any(
         line.startswith("s placement 2 (popularity_shifted), 1 layer: the busiest device ") for line in said
     )
-    assert any("zone z: 0 train, 1 serve, 1 wait; devices in use: 4 of 4" in line for line in said)

@@ -109,6 +109,15 @@ def test_errors_are_those_of_what_was_foretold():
     assert told.iterations_merged.max_ape_pct is not None
 
 
+def test_errors_are_unknown_before_a_job_is_done_and_means_after_that():
+    # The first job is expected to need all of a thousand iterations, and needs 600; the second 600 again.
+    jobs = [(1.0, submit("zero")), (1_000.0, submit("one")), (3_000.0, submit("two"))]
+    assert figures(measured(merging_cell(), [])).iterations_alone.mean_ape_pct is None
+    alone = figures(measured(merging_cell(interval_s=120.0), jobs)).iterations_alone
+    assert alone.max_ape_pct == pytest.approx(100 * 400 / 600)
+    assert alone.mean_ape_pct == pytest.approx(100 * 400 / 600 / alone.jobs)
+
+
 def test_finish_time_fairness_is_against_a_fair_share_of_the_gpus():
     # Alone on one GPU, all of the time was its own: its profile run, 600 s of work, and ticks.
     zone = measured(merging_cell(), [(1.0, submit("one"))])
