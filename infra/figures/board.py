@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 from infra.figures.jobs import Jobs, JobTimeline
 from infra.figures.loans import CellLoans
@@ -47,7 +47,7 @@ class Board:
     nodes: Nodes = field(default_factory=Nodes)
     loans: CellLoans = field(default_factory=CellLoans)
     solves: Solves = field(default_factory=Solves)
-    zones: dict[str, ZoneFigures] = field(default_factory=dict)
+    zones: dict[str, ZoneFigures[Any]] = field(default_factory=dict)
     """Figures of the zones whose policies have any, by zone."""
     events: int = 0
     faults: int = 0

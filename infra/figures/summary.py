@@ -8,7 +8,7 @@ from infra.figures.board import Board
 from infra.figures.zone import ZoneFigures
 from infra.text import units
 
-F = TypeVar("F", bound=ZoneFigures)
+F = TypeVar("F", bound=ZoneFigures[Any])
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Summary:
     """Sum of the solvers' times, by their own clocks."""
     adapters: tuple[AdapterSummary, ...]
     """Adapters of the completed jobs that are kept."""
-    zones: dict[str, ZoneFigures]
+    zones: dict[str, ZoneFigures[Any]]
     """Figures by zone."""
 
     def part(self, kind: type[F]) -> F:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pkgutil import resolve_name
-from typing import Any, ClassVar
+from typing import Any, Generic, TypeVar
 
 from infra.figures.jobs import Jobs, JobTimeline
 from infra.figures.nodes import Node, Nodes
@@ -14,7 +14,10 @@ Table = Sequence[Mapping[str, Any]]
 """Rows with the same columns."""
 
 
-class ZoneFigures:
+J = TypeVar("J", bound=JobTimeline)
+
+
+class ZoneFigures(Generic[J]):
     """Figures of one zone, folded from its cell's events and decisions; they can be read at any time.
 
     The caller gives the times (Unix s): a simulation those of its steps, a follower of a log those of the
@@ -22,7 +25,7 @@ class ZoneFigures:
     are folded first, so figures may set fields of jobs. Each method is optional.
     """
 
-    JOB: ClassVar[type[JobTimeline]] = JobTimeline
+    JOB: type[J]
     """Type of the zone's jobs."""
 
     def __init__(self, cell: CellConfigured, zone: str, jobs: Jobs, nodes: Nodes) -> None:  # noqa: ARG002
@@ -68,13 +71,27 @@ class ZoneFigures:
         """Return the cells of a node's row, by the name of the column."""
         return {}
 
+    def kept(self) -> Iterator[J]:
+        """Yield the jobs of the zone that are not over or are kept, in the order of submission."""
+        for job in self._jobs.by_id.values():
+            if isinstance(job, self.JOB) and job.zone == self._zone:
+                yield job
 
-def figures_of(cell: CellConfigured, zone: str, jobs: Jobs, nodes: Nodes) -> ZoneFigures | None:
+    def admitted(self) -> Iterator[J]:
+        """Yield the jobs of the zone that are admitted and not over."""
+        return (job for job in self.kept() if job.state == "admitted")
+
+    def _job(self, job_id: str) -> J | None:
+        job = self._jobs.by_id.get(job_id)
+        return job if isinstance(job, self.JOB) and job.zone == self._zone else None
+
+
+def figures_of(cell: CellConfigured, zone: str, jobs: Jobs, nodes: Nodes) -> ZoneFigures[Any] | None:
     """Return the figures of a zone of this cell; None if its policy has none."""
     kind = next(each.policy.kind for each in cell.zones if each.id == zone)
     reference = KINDS[kind].figures
     if reference is None:
         return None
-    figures: ZoneFigures = resolve_name(reference)(cell, zone, jobs, nodes)
+    figures: ZoneFigures[Any] = resolve_name(reference)(cell, zone, jobs, nodes)
     jobs.types[zone] = figures.JOB
     return figures

@@ -19,7 +19,7 @@ class CountingJob(JobTimeline):
     turns: int = 0
 
 
-class RoundRobinFigures(ZoneFigures):
+class RoundRobinFigures(ZoneFigures[CountingJob]):
     """Turns, in all and of each job, and the waits for them."""
 
     JOB = CountingJob
@@ -33,8 +33,7 @@ class RoundRobinFigures(ZoneFigures):
         match outcome:
             case CountOrdered(zone=self._zone, job_id=job_id):
                 self._turns += 1
-                job = self._jobs.by_id.get(job_id)
-                if isinstance(job, CountingJob):
+                if (job := self._job(job_id)) is not None:
                     job.turns += 1
                     if job.started_s is None:
                         job.started_s = time_s
@@ -51,11 +50,10 @@ class RoundRobinFigures(ZoneFigures):
         return {"turns": self._turns, "longest_wait_s": self._longest_wait_s}
 
     def tables(self) -> Mapping[str, Table]:
-        jobs = [job for job in self._jobs.by_id.values() if isinstance(job, CountingJob)]
         return {
             "waits": [
                 {"job_id": job.job_id, "waited_s": job.started_s - job.submitted_s}
-                for job in jobs
+                for job in self.kept()
                 if job.started_s is not None
             ]
         }

@@ -54,7 +54,7 @@ class BidTimeline(JobTimeline):
     """Slots by run."""
 
 
-class AuctionFigures(ZoneFigures):
+class AuctionFigures(ZoneFigures[BidTimeline]):
     """Welfare of one zone by its latest certificate, prices, and the slots of runs."""
 
     JOB = BidTimeline
@@ -182,10 +182,6 @@ class AuctionFigures(ZoneFigures):
         if node.node in self._slot_of_node:
             cells["slot"] = str(self._slot_of_node[node.node])
         return cells
-
-    def _job(self, job_id: str) -> BidTimeline | None:
-        job = self._jobs.by_id.get(job_id)
-        return job if isinstance(job, BidTimeline) and job.zone == self._zone else None
 
     @property
     def _ratio(self) -> str:

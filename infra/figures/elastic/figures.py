@@ -27,7 +27,7 @@ from schemas.loans import LoanChanged, ReclaimEnded, ReclaimPlanned
 _SHOWN_SERVERS = 3
 
 
-class ElasticFigures(ZoneFigures):
+class ElasticFigures(ZoneFigures[ElasticTimeline]):
     """Figures of one elastic zone.
 
     Servers count as in the configuration at the start; the load of inference is what lending zones report.
@@ -73,17 +73,17 @@ class ElasticFigures(ZoneFigures):
     @property
     def running(self) -> int:
         """Number of jobs with workers."""
-        return sum(job.waits_since_s is None for job in self._admitted())
+        return sum(job.waits_since_s is None for job in self.admitted())
 
     @property
     def waiting(self) -> int:
         """Number of admitted jobs without workers."""
-        return sum(job.waits_since_s is not None for job in self._admitted())
+        return sum(job.waits_since_s is not None for job in self.admitted())
 
     @property
     def workers(self) -> int:
         """Number of workers of all jobs, each counted as one on a training server."""
-        return sum(job.size.workers for job in self._admitted() if job.size is not None)
+        return sum(job.size.workers for job in self.admitted() if job.size is not None)
 
     @property
     def gpus(self) -> dict[str, tuple[int, int]]:
@@ -117,8 +117,7 @@ class ElasticFigures(ZoneFigures):
             case JobResized(zone=self._zone):
                 self._resize(time_s, outcome)
             case JobOutcome(zone=self._zone, is_of_another_job=False):
-                job = self._jobs.by_id.get(outcome.job_id)
-                if isinstance(job, ElasticTimeline) and job.is_over:
+                if (job := self._job(outcome.job_id)) is not None and job.is_over:
                     self._completed += job.state == "completed"
                     self._use(time_s, job, None)
             case LoanChanged(borrower=self._zone):
@@ -142,7 +141,7 @@ class ElasticFigures(ZoneFigures):
 
     def results(self) -> ElasticResults:
         """Return the results so far."""
-        done = [job for job, _ in self._kept() if job.state == "completed"]
+        done = [job for job in self.kept() if job.state == "completed"]
         measured_s, used = self._until_last_input
         span_s = measured_s - self._start_s
         own, lent = self._own_gpus * span_s, sum(self._lent_gpus.values()) * span_s
@@ -210,7 +209,10 @@ class ElasticFigures(ZoneFigures):
             }
             for start_s, length_s, used in self._usage.by_hour(self._end_s)
         ]
-        return {"jobs": [job.as_row(workload) for job, workload in self._kept()], "usage": usage}
+        return {
+            "jobs": [job.as_row(job.workload) for job in self.kept() if job.workload is not None],
+            "usage": usage,
+        }
 
     def job_cells(self, job: JobTimeline) -> dict[str, str]:
         """Return its workers and their servers, its waiting time, and whether a reclaim would preempt it."""
@@ -231,18 +233,10 @@ class ElasticFigures(ZoneFigures):
         workers = self._workers_on[node.node]
         return {"workers": str(workers)} if workers else {}
 
-    def _kept(self) -> Iterator[tuple[ElasticTimeline, ElasticWorkload]]:
-        for job in self._jobs.by_id.values():
-            if isinstance(job, ElasticTimeline) and job.zone == self._zone and job.workload is not None:
-                yield job, job.workload
-
-    def _admitted(self) -> Iterator[ElasticTimeline]:
-        return (job for job, _ in self._kept() if job.state == "admitted")
-
     def _resize(self, time_s: float, size: JobResized) -> None:
         self._resizes[size.reason] += 1
-        job = self._jobs.by_id.get(size.job_id)
-        if not isinstance(job, ElasticTimeline):
+        job = self._job(size.job_id)
+        if job is None:
             return
         before = job.resizes
         self._use(time_s, job, size)

@@ -24,7 +24,7 @@ _REASONS = ("initial", "popularity_shifted", "devices_changed")
 _SHOWN_NODES = 3
 
 
-class ExpertsFigures(ZoneFigures):
+class ExpertsFigures(ZoneFigures[MoeTimeline]):
     """Figures of one experts zone. Counts are of all jobs; times and loads are of those that are kept."""
 
     JOB = MoeTimeline
@@ -42,28 +42,28 @@ class ExpertsFigures(ZoneFigures):
     @property
     def running(self) -> int:
         """Number of jobs with ranks."""
-        return sum(bool(job.members) for job in self._live())
+        return sum(bool(job.members) for job in self.admitted())
 
     @property
     def waiting(self) -> int:
         """Number of admitted jobs without ranks."""
-        return sum(not job.members for job in self._live())
+        return sum(not job.members for job in self.admitted())
 
     @property
     def ranks(self) -> int:
         """Number of ranks of all jobs."""
-        return sum(member.ranks for job in self._live() for member in job.members)
+        return sum(member.ranks for job in self.admitted() for member in job.members)
 
     @property
     def jct(self) -> Distribution:
         """Completion times of jobs, from submission to end."""
-        done = (job for job in self._kept() if job.state == "completed")
+        done = (job for job in self.kept() if job.state == "completed")
         return Distribution.of([job.jct_s for job in done if job.jct_s is not None])
 
     @property
     def batch_s(self) -> float | None:
         """Mean duration of services' batches after their profile stages; None before the first."""
-        services = [job for job in self._kept() if job.is_service]
+        services = [job for job in self.kept() if job.is_service]
         batches = sum(job.batches for job in services)
         return math.fsum(job.interval_s for job in services) / batches if batches else None
 
@@ -95,7 +95,7 @@ class ExpertsFigures(ZoneFigures):
         if not self._submitted:
             return ""
         parts = [f"{self.running} running on {counted(self.ranks, 'rank')}", f"{self.waiting} queued"]
-        loads = [load for job in self._live() if job.members and (load := job.busiest_load) is not None]
+        loads = [load for job in self.admitted() if job.members and (load := job.busiest_load) is not None]
         if loads:
             parts.append(f"busiest device {sum(loads) / len(loads):.2f} of the mean")
         return ", ".join(parts)
@@ -137,7 +137,7 @@ class ExpertsFigures(ZoneFigures):
 
     def tables(self) -> Mapping[str, Table]:
         """Return `jobs`, a row per job as submitted, and `placements`, a row per placed layer."""
-        return {"jobs": [job.as_row() for job in self._kept()], "placements": list(self._layers)}
+        return {"jobs": [job.as_row() for job in self.kept()], "placements": list(self._layers)}
 
     def job_cells(self, job: JobTimeline) -> Mapping[str, str]:
         """Return its ranks, and its present placement."""
@@ -150,21 +150,9 @@ class ExpertsFigures(ZoneFigures):
 
     def node_cells(self, node: Node) -> Mapping[str, str]:
         """Return the number of ranks on the node."""
-        members = (member for job in self._live() for member in job.members)
+        members = (member for job in self.admitted() for member in job.members)
         ranks = sum(member.ranks for member in members if member.node == node.node)
         return {"ranks": str(ranks)} if ranks else {}
-
-    def _job(self, job_id: str) -> MoeTimeline | None:
-        job = self._jobs.by_id.get(job_id)
-        return job if isinstance(job, MoeTimeline) and job.zone == self._zone else None
-
-    def _kept(self) -> Iterator[MoeTimeline]:
-        for job in self._jobs.by_id.values():
-            if isinstance(job, MoeTimeline) and job.zone == self._zone:
-                yield job
-
-    def _live(self) -> Iterator[MoeTimeline]:
-        return (job for job in self._kept() if job.state == "admitted")
 
     def _mean(self, column: str) -> float | None:
         found = [row[column] for row in self._layers if row["reason"] == "popularity_shifted"]

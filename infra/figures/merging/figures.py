@@ -18,9 +18,10 @@ from schemas.cells import CellConfigured
 from schemas.decisions import JobOutcome, NodeStatusChanged
 from schemas.fleet import RunFinished
 from schemas.jobs import JobSubmitted
-from schemas.merging.commands import ProfileOrdered, TaskMember, TaskReleased, TransferMode
+from schemas.merging.commands import ProfileOrdered, TaskAssigned, TaskMember, TaskReleased, TransferMode
 from schemas.merging.outcomes import JobForetold, MergeJudged, TaskChanged
 from schemas.merging.problems import MergeProblem, RivalProblem, StepTime
+from schemas.merging.reports import TaskEvaluated
 from schemas.merging.workload import TuningWorkload
 from schemas.solves import SolveRequested
 from solvers.merging.errors import GainErrors, IterationErrors
@@ -31,7 +32,7 @@ _SHOWN_NODES = 3
 _SIGNS: dict[TransferMode, str] = {"normal": "", "temporal": " -> ", "spatial": " || "}
 
 
-class MergingFigures(ZoneFigures):
+class MergingFigures(ZoneFigures[TuningTimeline]):
     """Figures of one merging zone. Counts, sums and errors are of all jobs; distributions, shares and
     fairness of those that are kept."""
 
@@ -53,6 +54,10 @@ class MergingFigures(ZoneFigures):
         """Tasks with GPUs, by id."""
         self._judged: Counter[str] = Counter()
         """Number of verdicts on merged jobs, by reason."""
+        self.starts = 0
+        """Number of starts of tasks with other jobs or GPUs."""
+        self.merges = 0
+        """Number of merges."""
         self._verdicts: deque[MergeJudged] = deque()
         """Latest verdicts."""
         self._saved_before_s = 0.0
@@ -63,7 +68,7 @@ class MergingFigures(ZoneFigures):
     @property
     def profiling(self) -> int:
         """Number of jobs in a profile run."""
-        return sum(job.profiled_on is not None for job in self._admitted())
+        return sum(job.profiled_on is not None for job in self.admitted())
 
     @property
     def running(self) -> int:
@@ -73,13 +78,18 @@ class MergingFigures(ZoneFigures):
     @property
     def waiting(self) -> int:
         """Number of other jobs that are not over."""
-        return sum(1 for _ in self._admitted()) - self.profiling - self.running
+        return sum(1 for _ in self.admitted()) - self.profiling - self.running
 
     @property
     def used_gpus(self) -> int:
         """Number of GPUs in use by tasks and profile runs."""
-        profiles = (job.profiled_on for job in self._admitted())
+        profiles = (job.profiled_on for job in self.admitted())
         return sum(task.gpus for task in self._tasks.values()) + sum(place[1] for place in profiles if place)
+
+    @property
+    def undone(self) -> int:
+        """Number of jobs whose merge was undone."""
+        return self._judged["undone"]
 
     @property
     def saved_s(self) -> float:
@@ -95,6 +105,8 @@ class MergingFigures(ZoneFigures):
                 self._first_s = time_s if self._first_s is None else self._first_s
             case RunFinished() if self._job(event.job_id) is not None:
                 self._last_s = time_s
+            case TaskEvaluated(phase="own") if (job := self._job(event.job_id)) is not None:
+                job.accuracy = max(job.accuracy or 0.0, event.accuracy)
 
     def take_outcome(self, time_s: float, outcome: Outcome) -> None:
         """Fold a decision of the cell."""
@@ -108,6 +120,8 @@ class MergingFigures(ZoneFigures):
                 self._note_steps(outcome)
             case TaskChanged(zone=self._zone):
                 self._change(time_s, outcome)
+            case TaskAssigned(zone=self._zone):
+                self.starts += outcome.node == outcome.members[0].node
             case TaskReleased(zone=self._zone):
                 self._clear(time_s, outcome.task_id)
             case MergeJudged(zone=self._zone):
@@ -120,7 +134,7 @@ class MergingFigures(ZoneFigures):
 
     def evaluation(self) -> MergingEvaluation:
         """Return the measures so far."""
-        done = [job for job, _ in self._kept() if job.state == "completed"]
+        done = [job for job in self.kept() if job.state == "completed"]
         rho = list(self._fairness().values())
         makespan_s = 0.0 if self._first_s is None or self._last_s is None else self._last_s - self._first_s
         return MergingEvaluation(
@@ -204,7 +218,11 @@ class MergingFigures(ZoneFigures):
             for verdict in self._verdicts
         ]
         return {
-            "jobs": [job.as_row(workload, rho.get(job.job_id)) for job, workload in self._kept()],
+            "jobs": [
+                job.as_row(job.workload, rho.get(job.job_id))
+                for job in self.kept()
+                if job.workload is not None
+            ],
             "merges": merges,
         }
 
@@ -227,21 +245,9 @@ class MergingFigures(ZoneFigures):
         """Return the number of the node's GPUs in use by tasks and profile runs."""
         members = (member for task in self._tasks.values() for member in task.members)
         used = sum(member.gpus for member in members if member.node == node.node)
-        profiles = (job.profiled_on for job in self._admitted())
+        profiles = (job.profiled_on for job in self.admitted())
         used += sum(place[1] for place in profiles if place is not None and place[0] == node.node)
         return {"GPUs": str(used)} if used else {}
-
-    def _job(self, job_id: str) -> TuningTimeline | None:
-        job = self._jobs.by_id.get(job_id)
-        return job if isinstance(job, TuningTimeline) and job.zone == self._zone else None
-
-    def _kept(self) -> Iterator[tuple[TuningTimeline, TuningWorkload]]:
-        for job in self._jobs.by_id.values():
-            if isinstance(job, TuningTimeline) and job.zone == self._zone and job.workload is not None:
-                yield job, job.workload
-
-    def _admitted(self) -> Iterator[TuningTimeline]:
-        return (job for job, _ in self._kept() if job.state == "admitted")
 
     def _merged(self, mode: str) -> int:
         return sum(task.mode == mode and len(task.job_ids) > 1 for task in self._tasks.values())
@@ -250,7 +256,9 @@ class MergingFigures(ZoneFigures):
         self._clear(time_s, change.task_id)
         jobs = [job for job_id in change.job_ids if (job := self._job(job_id)) is not None]
         begun = Merge.of(change)
-        if begun is None:
+        if begun is not None:
+            self.merges += 1
+        else:
             for merge in {id(job.merge): job.merge for job in jobs if job.merge is not None}.values():
                 merge.change(change)
         if change.gpus:
@@ -272,6 +280,8 @@ class MergingFigures(ZoneFigures):
 
     def _add_verdict(self, verdict: MergeJudged) -> None:
         job = self._job(verdict.job_id)
+        if job is not None and verdict.reason == "undone":
+            job.accuracy = None
         if job is not None and job.merge is not None:
             was_undone = job.merge.is_undone
             job.merge.judged[verdict.job_id] = verdict
@@ -289,7 +299,7 @@ class MergingFigures(ZoneFigures):
 
     def _lose(self, node: str) -> None:
         """End the profile runs on a lost node; each of its tasks has a decision of its own."""
-        for job in self._admitted():
+        for job in self.admitted():
             if job.profiled_on is not None and job.profiled_on[0] == node:
                 job.profiled_on = None
 
@@ -324,7 +334,7 @@ class MergingFigures(ZoneFigures):
             job.step_s = {step.gpus: step.step_s for step in steps}
 
     def _fairness(self) -> dict[str, float]:
-        finished = [each for job, _ in self._kept() if (each := job.finished()) is not None]
+        finished = [each for job in self.kept() if (each := job.finished()) is not None]
         return finish_time_fairness(finished, self._gpus)
 
     def _dataset(self, job_id: str) -> str | None:

@@ -18,6 +18,8 @@ class TuningTimeline(JobTimeline):
     """Its task with GPUs; in a temporal merge, the receiver's too."""
     profiled_on: tuple[str, int] | None = None
     """Node of its profile run, and number of GPUs there; None without such a run now."""
+    accuracy: float | None = None
+    """Best accuracy of its training, without that in an undone merge."""
     preemptions: int = 0
     foretold: JobForetold | None = None
     """Latest forecast."""
