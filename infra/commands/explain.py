@@ -80,8 +80,8 @@ def show(cell: str, story: Story, json: bool) -> None:
     for chapter in story.chapters:
         for line in _lines(chapter):
             say(line)
-    if story.state == "admitted" and story.figures:
-        say(f"{'at last':>26}  {', '.join(f'{name} {figure}' for name, figure in story.figures.items())}")
+    if story.state == "admitted" and (figures := story.figures):
+        say(f"{'latest figures':>26}  {', '.join(' '.join(figure) for figure in figures.items())}")
 
 
 def _stories(records: Iterator[LedgerEvent | Decision], job_id: str) -> dict[str, Story]:

@@ -177,10 +177,12 @@ class ElasticFigures(ZoneFigures[ElasticTimeline]):
         return ", ".join(parts)
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """Yield the state, and the results."""
-        yield "jobs with workers, and without", f"{self.running}, {self.waiting}"
-        yield "workers", str(self.workers)
-        yield "GPUs in use: own, on loan", ", ".join(f"{used} of {all}" for used, all in self.gpus.values())
+        """Yield the state while jobs are live, and the results."""
+        if self.running or self.waiting:
+            yield "jobs with workers, and without", f"{self.running}, {self.waiting}"
+            yield "workers", str(self.workers)
+            gpus = ", ".join(f"{used} of {all}" for used, all in self.gpus.values())
+            yield "GPUs in use: own, on loan", gpus
         yield from self.results().rows()
 
     def as_json(self) -> dict[str, Any]:

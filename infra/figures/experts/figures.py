@@ -102,8 +102,9 @@ class ExpertsFigures(ZoneFigures[MoeTimeline]):
 
     def rows(self) -> Iterator[tuple[str, str]]:
         """Yield names and texts for a summary."""
-        yield "jobs with ranks, and without", f"{self.running}, {self.waiting}"
-        yield "devices with ranks", f"{self.ranks} of {self._nodes.gpus(self._zone)}"
+        if self.running or self.waiting:
+            yield "jobs with ranks, and without", f"{self.running}, {self.waiting}"
+            yield "devices with ranks", f"{self.ranks} of {self._nodes.gpus(self._zone)}"
         yield "ranks lost with nodes", str(self._changes["node_lost"] + self._changes["preempted"])
         yield "jobs that gave way", str(self._changes["gave_way"])
         yield "job completion time", self.jct.row()

@@ -172,10 +172,12 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
         return "; ".join(parts)
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """Yield the state, and the measures."""
-        yield "jobs profiling, running and waiting", f"{self.profiling}, {self.running}, {self.waiting}"
-        yield "GPUs in use", f"{self.used_gpus} of {self._nodes.gpus(self._zone)}"
-        yield "tasks merged now: temporal, spatial", f"{self._merged('temporal')}, {self._merged('spatial')}"
+        """Yield the state while jobs are live, and the measures."""
+        if any(self.admitted()):
+            yield "jobs profiling, running and waiting", f"{self.profiling}, {self.running}, {self.waiting}"
+            yield "GPUs in use", f"{self.used_gpus} of {self._nodes.gpus(self._zone)}"
+            merged = f"{self._merged('temporal')}, {self._merged('spatial')}"
+            yield "tasks merged now: temporal, spatial", merged
         yield "merged jobs that were done in their merge", str(self._judged["finished"])
         yield "jobs whose merge was undone", str(self._judged["undone"])
         yield "worth of merges", worth(self.saved_s)

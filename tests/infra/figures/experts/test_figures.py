@@ -1,5 +1,6 @@
 """What a watcher, a summary and `explain` show of an experts zone."""
 
+from infra.commands.explain import show
 from infra.figures.board import Board
 from infra.figures.experts.figures import ExpertsFigures
 from infra.figures.summary import summarise
@@ -39,13 +40,17 @@ def board(script: Script) -> Board:
     return Board.of(CELL, script.bench.ledger, script.bench.decisions)
 
 
-def told(script: Script, job_id: str) -> list[str]:
+def story_of(script: Script, job_id: str) -> Story:
     story = Story(job_id)
     for decision in script.bench.decisions:
         story.take_decision(decision)
     for entry in script.bench.ledger:
         story.take_event(entry.offset, entry.envelope)
-    return [line for chapter in story.chapters for line in describe(chapter.record)]
+    return story
+
+
+def told(script: Script, job_id: str) -> list[str]:
+    return [line for chapter in story_of(script, job_id).chapters for line in describe(chapter.record)]
 
 
 def heard(script: Script) -> list[str]:
@@ -98,6 +103,12 @@ def test_a_service_is_told_with_its_placements_and_why():
     ):
         assert line in said, line
     assert any(line.startswith("layer 0: busiest device ") and "2 reports in a row" in line for line in said)
+
+
+def test_explain_ends_with_the_figures_of_a_live_job(capsys):
+    show(CELL, story_of(script(), "s"), json=False)
+    last = capsys.readouterr().out.splitlines()[-1].strip()
+    assert last.startswith("latest figures  ranks 4 ranks on n0 x2, n1 x2, placement 2, busiest 1.0")
 
 
 def test_a_job_that_gives_way_is_told_for_whom():

@@ -154,4 +154,4 @@ def test_what_is_told_is_plain(capsys):
     assert found["jct"]["mean_s"] > 0
     assert found["iterations_merged"]["jobs"] == 1
     names = [name for name, _ in told.rows()]
-    assert len(names) == len(set(names)) == 15
+    assert len(names) == len(set(names)) == 12
