@@ -24,7 +24,9 @@ DAYS = Experiment[AuctionTrial, Mapping[str, float]](
         "schemas",
         "solvers",
         "streams",
+        "infra/figures",
         "infra/simulation",
+        "infra/text.py",
         # Files that determine the decisions of a simulation's lender.
         "infra/lender/forecast.py",
         "infra/lender/history.py",
@@ -33,7 +35,6 @@ DAYS = Experiment[AuctionTrial, Mapping[str, float]](
         "infra/lender/margin.py",
         "infra/lender/seasonal.py",
         "infra/workloads",
-        "infra/views",
         "bench/workloads",
         "bench/auction/runs",
         # Versions of all libraries: plans depend on the solver.
