@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
-from infra.views.text import MICROS_PER_UNIT
+from infra.text import MICROS_PER_UNIT
 from infra.workloads.timed import TimedEvent
 from schemas.auction.bids import VendorLeft, VendorQuoted
 from schemas.base import MAX_MICROS, MAX_TIME_S, Event, kind_of

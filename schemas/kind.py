@@ -159,10 +159,10 @@ class PolicyKind:
     """Simulated runners of its commands, by the runners' names: see `VirtualRunner`."""
     drawn: Reference | None = None
     """`(Drawing) -> list[TimedEvent[Event]]`: draws jobs for simulations; None if jobs must be given."""
-    measures: Reference | None = None
-    """`(CellConfigured, zone: str) -> ZoneMeasures`: measures of a simulated zone besides the summary."""
+    figures: Reference | None = None
+    """`(CellConfigured, zone: str, Jobs, Nodes) -> ZoneFigures`: figures of a zone besides the summary."""
     view: Reference | None = None
-    """`() -> PolicyView`: sentences and tables for people; a general view without it."""
+    """`() -> PolicyView`: words for people; a general view without it."""
     warm_up: Reference | None = None
     """`() -> Iterable[Event]`: events that a worker folds to compile the policy's code."""
     awaits_kernels: Reference | None = None

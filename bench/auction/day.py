@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 from bench.workloads.paper import PaperSetting, draw, with_policy
 from infra.errors import CommandError
+from infra.figures.auction.figures import AuctionFigures
+from infra.figures.board import Board
+from infra.figures.summary import Summary, summarise
 from infra.simulation.simulator import SimulatedRun, Simulation
-from infra.views.auction.figures import AuctionFigures
-from infra.views.board import Board
-from infra.views.summary import Summary, summarise
 from infra.workloads.auction import AuctionWorkload
 from schemas.auction.evidence import JobReplanned, evidence_of
 from schemas.auction.settings import AuctionPolicy
@@ -179,7 +179,7 @@ def simulate_day(
     run = Simulation(cell, workload.inputs(cell.epoch_s), fold=watch.fold).run()
     wall_s = time.perf_counter() - start_s
     check_plans(run)
-    summary = summarise(Board.of(cell.cell, (entry.envelope for entry in run.ledger), run.decisions))
+    summary = summarise(Board.of(cell.cell, run.ledger, run.decisions))
     if unanswered := summary.solves_without_solution:
         raise CommandError(f"{unanswered} of {summary.solves} solves found no plan in time")
     return Day(run, summary, wall_s, watch.seconds[JobSubmitted], watch.seconds[SolveFinished])

@@ -22,7 +22,9 @@ DAYS = Experiment[AuctionTrial, Mapping[str, float]](
         "schemas",
         "solvers",
         "streams",
+        "infra/figures",
         "infra/simulation",
+        "infra/text.py",
         # Files that determine the decisions of a simulation's lender.
         "infra/lender/forecast.py",
         "infra/lender/history.py",
@@ -31,7 +33,6 @@ DAYS = Experiment[AuctionTrial, Mapping[str, float]](
         "infra/lender/history.py",
         "infra/lender/forecast.py",
         "infra/workloads",
-        "infra/views",
         "bench/workloads",
         "bench/auction/day.py",
         "bench/auction/trials.py",

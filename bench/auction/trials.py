@@ -15,7 +15,7 @@ from bench.workloads.arrivals import JobsBefore, TraceArrivals
 from bench.workloads.paper import SLOT_S, PaperSetting, draw, with_policy
 from bench.workloads.tasks import FASTEST, UNIT_MICROS
 from bench.workloads.throughput import node_samples_per_s
-from infra.views.auction.figures import AuctionFigures
+from infra.figures.auction.figures import AuctionFigures
 from schemas.auction.batches import BatchProblem
 from schemas.auction.settings import (
     AuctionPolicy,

@@ -10,9 +10,11 @@ from pydantic import ConfigDict, FiniteFloat, TypeAdapter
 
 from bench.elastic.goodput import family_at, tuned_speedup
 from bench.runs import peak_memory_bytes
-from infra.simulation.distribution import Distribution
-from infra.simulation.elastic.figures import ElasticResults
-from infra.simulation.elastic.measures import ElasticMeasures
+from infra.figures.board import Board
+from infra.figures.distribution import Distribution
+from infra.figures.elastic.figures import ElasticFigures
+from infra.figures.elastic.results import ElasticResults
+from infra.figures.summary import summarise
 from infra.simulation.event_queue import Moments
 from infra.simulation.lender import lenders_of
 from infra.simulation.simulator import Participant, Simulation, Step
@@ -168,14 +170,15 @@ def simulate(trial: ElasticTrial) -> ElasticRunOutcome:
         submissions(jobs, cluster.cell, cluster.training_zone, 0.0),
         participants=participants,
     )
-    measures = ElasticMeasures(cell, cluster.training_zone)
-    events, end_s, used = _run(simulation, measures, setting.days * DAY_S)
-    lines = measures.tables()["jobs"]
+    board = Board(cell.cell)
+    end_s, used = _run(simulation, board, setting.days * DAY_S)
+    figures = _figures(board)
+    lines = figures.tables()["jobs"]
     queuing_s = [_queuing_s(line, end_s) for line in lines]
     jct_s = [_end_s(line, end_s) - line["submitted_s"] for line in lines]
-    values = _values(measures.figures(), used, queuing_s, jct_s)
+    values = _values(figures.results(), used, queuing_s, jct_s)
     values |= {
-        "events": events,
+        "events": board.events,
         "cpu_s": time.process_time() - cpu_s,
         "wall_s": time.perf_counter() - wall_s,
         "rss_mb": peak_memory_bytes() / 1e6,
@@ -205,21 +208,23 @@ class _Loads:
         return iter(self._reports if isinstance(step.entry.envelope.event, CellConfigured) else ())
 
 
-def _run(
-    simulation: Simulation, measures: ElasticMeasures, submitted_by_s: float
-) -> tuple[int, float, ElasticResults]:
-    """Return the number of events, the time of the end, and the figures at the end of the submissions."""
+def _run(simulation: Simulation, board: Board, submitted_by_s: float) -> tuple[float, ElasticResults]:
+    """Return the time of the end, and the results at the end of the submissions."""
     last_s = submitted_by_s + LONGEST_DRAIN_DAYS * DAY_S
-    events, time_s = 0, 0.0
+    time_s = 0.0
     used: ElasticResults | None = None
     for step in simulation.steps():
-        events, time_s = events + 1, step.time_s
+        time_s = step.time_s
         if used is None and time_s > submitted_by_s:
-            used = measures.figures()
-        measures.take(step)
+            used = _figures(board).results()
+        board.take_step(step.time_s, step.entry, step.decisions)
         if time_s > last_s:
             break
-    return events, time_s, used or measures.figures()
+    return time_s, used or _figures(board).results()
+
+
+def _figures(board: Board) -> ElasticFigures:
+    return summarise(board).part(ElasticFigures)
 
 
 def _end_s(line: Mapping[str, Any], end_s: float) -> float:

@@ -18,19 +18,20 @@ from bench.merging.measured_truth import (
     workload_of,
 )
 from bench.merging.trial import MergingTrial
+from infra.figures.board import Board
+from infra.figures.merging.figures import MergingFigures
+from infra.figures.merging.jobs import TuningTimeline
+from infra.figures.summary import summarise
 from infra.simulation.merging.tuner import VirtualTuner
 from infra.simulation.simulator import Simulation, Step
 from infra.workloads.timed import TimedEvent
 from schemas.base import Event
 from schemas.cells import CellConfigured, GpuType, Node, Tariff, Zone
-from schemas.decisions import JobCompleted
 from schemas.jobs import JobSubmitted
 from schemas.merging.commands import TaskAssigned
-from schemas.merging.outcomes import MergeJudged, TaskChanged
 from schemas.merging.problems import MergeSolution
-from schemas.merging.reports import TaskEvaluated
 from schemas.merging.settings import MAX_SPEEDS, MemoryRow, MergingPolicy
-from schemas.merging.workload import MergingTerms, TuningWorkload
+from schemas.merging.workload import MergingTerms
 from schemas.solves import SolveFinished
 from solvers.merging.rivals import RIVALS
 
@@ -213,60 +214,25 @@ def simulate(
         solve_s=SOLVE_S,
         runners={TaskAssigned.RUNNER: VirtualTuner(CELL, 1.0, truth)},
     )
-    observations = _JobObservations(jobs)
-    simulation.pass_on(observations.add)
+    board, solves_s = Board(CELL), list[float]()
+
+    def take(step: Step) -> None:
+        board.take_step(step.time_s, step.entry, step.decisions)
+        answer = step.entry.envelope.event
+        if isinstance(answer, SolveFinished) and isinstance(answer.solution, MergeSolution):
+            solves_s.append(answer.solve_s)
+
+    simulation.pass_on(take)
     if simulation.given_up is not None:
         raise RuntimeError(f"the simulation ended unfinished: {simulation.given_up}")
-    return observations.outcome(time.process_time() - began_s)
+    figures = summarise(board).part(MergingFigures)
+    results = tuple(_result(jobs[int(job.job_id[1:])].name, job) for job in figures.kept())
+    cpu_s = time.process_time() - began_s
+    return MergingRunOutcome(results, figures.starts, figures.merges, figures.undone, tuple(solves_s), cpu_s)
 
 
-class _JobObservations:
-    """Observations of the jobs during the run."""
-
-    def __init__(self, jobs: Sequence[WorkloadJob]) -> None:
-        self._jobs = jobs
-        self._submitted_s: dict[str, float] = {}
-        self._ended_s: dict[str, float] = {}
-        self._best: dict[str, float] = {}
-        self._targets: dict[str, float] = {}
-        self._starts = self._merges = self._undone = 0
-        self._solves_s: list[float] = []
-
-    def add(self, step: Step) -> None:
-        """Add a step of the simulation."""
-        match event := step.entry.envelope.event:
-            case JobSubmitted():
-                assert isinstance(event.workload, TuningWorkload)
-                self._submitted_s[event.job_id] = step.time_s
-                self._targets[event.job_id] = event.workload.target.accuracy or 0.0
-            case TaskEvaluated(phase="own"):
-                self._best[event.job_id] = max(self._best.get(event.job_id, 0.0), event.accuracy)
-            case SolveFinished() if isinstance(event.solution, MergeSolution):
-                self._solves_s.append(event.solve_s)
-        for decision in step.decisions:
-            match outcome := decision.outcome:
-                case JobCompleted():
-                    self._ended_s[outcome.job_id] = step.time_s
-                case TaskAssigned() if outcome.node == outcome.members[0].node:
-                    self._starts += 1
-                case TaskChanged(reason="merged"):
-                    self._merges += 1
-                case MergeJudged(reason="undone"):
-                    self._undone += 1
-                    self._best.pop(outcome.job_id, None)
-
-    def outcome(self, cpu_s: float) -> MergingRunOutcome:
-        """Return the outcome at the end."""
-        lost = self._submitted_s.keys() - self._ended_s.keys()
-        if lost:
-            raise RuntimeError(f"{len(lost)} jobs were never done, such as {min(lost)}")
-        jobs = tuple(self._result(job_id) for job_id in self._submitted_s)
-        return MergingRunOutcome(jobs, self._starts, self._merges, self._undone, tuple(self._solves_s), cpu_s)
-
-    def _result(self, job_id: str) -> SimulatedJob:
-        return SimulatedJob(
-            self._jobs[int(job_id[1:])].name,
-            self._submitted_s[job_id],
-            self._ended_s[job_id],
-            self._best.get(job_id, 0.0) >= self._targets[job_id],
-        )
+def _result(name: str, job: TuningTimeline) -> SimulatedJob:
+    if job.completed is None or job.over_s is None or job.workload is None:
+        raise RuntimeError(f"job {job.job_id} was never done")
+    target = job.workload.target.accuracy or 0.0
+    return SimulatedJob(name, job.submitted_s, job.over_s, (job.accuracy or 0.0) >= target)

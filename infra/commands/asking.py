@@ -23,8 +23,8 @@ from infra.log.answers import Answers, Refusal
 from infra.log.publisher import EventPublisher
 from infra.log.reader import LogReader
 from infra.log.target import Target
+from infra.text import units
 from infra.views.sentences import policy_of, sentence
-from infra.views.text import units
 from infra.views.words import describe, happening
 from schemas.auction.bids import QUOTES, VendorLeft, VendorQuoted
 from schemas.base import Event

@@ -23,10 +23,11 @@ from infra.errors import CommandError
 from infra.log.reader import LogReader
 from infra.log.target import Target
 from infra.progress import bar
+from infra.text import written
 from infra.views.story import Chapter, Story
-from infra.views.text import written
 from infra.views.words import describe
 from schemas.base import ZoneView
+from schemas.cells import CellConfigured
 from schemas.codec import Decision, InvalidRecordError, decode_decision, decode_event
 from schemas.topics import DECISIONS, LEDGER, decision_views
 from streams.cell.cell import LedgerEvent
@@ -79,6 +80,8 @@ def show(cell: str, story: Story, json: bool) -> None:
     for chapter in story.chapters:
         for line in _lines(chapter, story.policy):
             say(line)
+    if story.state == "admitted" and (figures := story.figures):
+        say(f"{'latest figures':>26}  {', '.join(' '.join(figure) for figure in figures.items())}")
 
 
 def _stories(records: Iterator[LedgerEvent | Decision], job_id: str) -> dict[str, Story]:
@@ -107,7 +110,10 @@ def _of_kafka(
     mentions = mention, *(view.TYPE.encode() for view in decision_views() if issubclass(view, ZoneView))
     with LogReader(target, [ledger, target.topic(DECISIONS)], start) as reader:
         for record in reader.to_end(on_progress):
-            if record.value is None or not any(part in record.value for part in mentions):
+            is_configuration = ("ce_type", CellConfigured.TYPE.encode()) in record.headers
+            if record.value is None:
+                continue
+            if not is_configuration and not any(part in record.value for part in mentions):
                 continue
             try:
                 if record.topic == ledger:

@@ -26,15 +26,14 @@ from infra.commands.tables import write_tables
 from infra.commands.what_if import show_what_if
 from infra.errors import CommandError
 from infra.event_files import read_timed_events, read_timed_jobs
+from infra.figures.board import Board
+from infra.figures.summary import summarise
 from infra.simulation.alternative import Alternative, NodeAddition
 from infra.simulation.auction.policies import OtherPolicies, PolicyName
 from infra.simulation.edits import Edits, NodeCount, Setting
 from infra.simulation.lender import lenders_of
-from infra.simulation.measures import measures_of
 from infra.simulation.simulator import Participant, Simulation, Step
-from infra.views.board import Board
-from infra.views.summary import summarise
-from infra.views.tables import rows_table, summary_table
+from infra.views.tables import summary_table, zone_tables
 from infra.workloads.drawing import draw_jobs
 from infra.workloads.elastic.loads import INTERVAL_S, generate_load, load_reports, read_load
 from infra.workloads.elastic.requests import DAY_S
@@ -341,15 +340,11 @@ def _loads(cell: CellConfigured, load: str, span_s: float, seed: int) -> list[Ti
 
 def _run(cell: CellConfigured, simulation: Simulation, seed: int, out: Path | None, json: bool) -> None:
     """Simulate a cell and print the results, without keeping its log in memory."""
-    board, measures = Board(cell.cell), measures_of(cell)
+    board = Board(cell.cell)
     with LogFiles(out) if out is not None else nullcontext() as files, deciding("simulating") as done:
 
         def take(step: Step) -> None:
-            board.take_event(step.entry.envelope)
-            for decision in step.decisions:
-                board.take_decision(decision)
-            for measured in measures.values():
-                measured.take(step)
+            board.take_step(step.time_s, step.entry, step.decisions)
             if files is not None:
                 files.write([step.entry], step.decisions)
 
@@ -357,7 +352,7 @@ def _run(cell: CellConfigured, simulation: Simulation, seed: int, out: Path | No
     if simulation.given_up is not None:
         remark(f"the simulation was ended: {simulation.given_up}; they count as they are by then")
     if out is not None:
-        write_tables(out, {zone: measured.tables() for zone, measured in measures.items()})
+        write_tables(out, {zone: figures.tables() for zone, figures in board.zones.items()})
     summary = summarise(board)
     if json:
         fields: dict[str, Any] = {
@@ -366,11 +361,8 @@ def _run(cell: CellConfigured, simulation: Simulation, seed: int, out: Path | No
             "given_up": simulation.given_up,
             **summary.as_json(),
         }
-        if measures:
-            fields["zones"] = {zone: measured.as_json() for zone, measured in measures.items()}
         print_json(fields)
         return
     screen = console()
-    screen.print(summary_table(f"Cell {cell.cell}, seed {seed}", {cell.cell: summary}))
-    for zone, measured in measures.items():
-        screen.print(rows_table(f"Zone {zone}", measured.rows()))
+    sides = {cell.cell: summary}
+    screen.print(summary_table(f"Cell {cell.cell}, seed {seed}", sides), *zone_tables(sides), sep="\n")

@@ -1,11 +1,11 @@
-"""CSV files of the policies' measures in a simulation."""
+"""CSV files of the zones' figures in a simulation."""
 
 import csv
 from collections.abc import Mapping
 from pathlib import Path
 
 from infra.errors import disk_faults
-from infra.simulation.measures import Table
+from infra.figures.zone import Table
 
 
 def write_tables(directory: Path, tables_of: Mapping[str, Mapping[str, Table]]) -> None:

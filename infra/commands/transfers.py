@@ -23,9 +23,9 @@ from infra.errors import CommandError, disk_faults
 from infra.log.reader import LogReader
 from infra.log.target import Target
 from infra.progress import bar
+from infra.text import signed_percent
 from infra.views.merging.heat_map import MOST_TASKS, draw
 from infra.views.merging.transfers import Transfer, Transfers, tasks_in
-from infra.views.text import signed_percent
 from schemas.codec import Decision, Envelope, InvalidRecordError, decode_decision, decode_event
 from schemas.text import plain
 from schemas.topics import DECISIONS, LEDGER

@@ -1,6 +1,8 @@
 """`millrace watch`."""
 
 import json
+from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +12,7 @@ import typer
 from rich.console import Group
 from rich.live import Live
 
-from infra.commands.log_files import read_records
+from infra.commands.log_files import read_log_files, read_records
 from infra.commands.options import (
     DEFAULT_PREFIX,
     BootstrapServers,
@@ -23,9 +25,9 @@ from infra.commands.options import (
 )
 from infra.commands.output import console, print_json, say
 from infra.errors import CommandError
+from infra.figures.board import Board, Boards
 from infra.log.reader import BoardFollower
 from infra.progress import bar
-from infra.views.board import Board, Boards
 from infra.views.sentences import policy_of
 from infra.views.tables import board_view
 from infra.views.words import happening
@@ -47,11 +49,11 @@ def watch(
     if ledger is not None:
         _show_files(ledger, cell, jobs, json)
         return
-    with BoardFollower(target_of(bootstrap_servers, topic_prefix, "auditor")) as follower:
+    with BoardFollower(target_of(bootstrap_servers, topic_prefix, "auditor"), kept=jobs) as follower:
         if json:
             _stream(follower, cell, once)
         elif once:
-            follower.catch_up()
+            _catch_up(follower)
             _show(follower.boards, cell, jobs)
         else:
             _show_live(follower, cell, jobs)
@@ -77,11 +79,11 @@ def _show_files(ledger: Path, cell: str | None, jobs: int, json: bool) -> None:
         for record in read_records(ledger):
             _print_record(record, cell, print_json)
         return
-    boards = Boards()
+    boards = Boards(kept=jobs)
     with bar("reading the log"):
-        for record in read_records(ledger):
+        for entry in read_log_files(ledger):
             with suppress(InvalidRecordError):  # replay reports it
-                boards.take(record)
+                boards.take(entry)
     _show(boards, cell, jobs)
 
 
@@ -96,7 +98,7 @@ def _show(boards: Boards, cell: str | None, jobs: int) -> None:
 def _show_live(follower: BoardFollower, cell: str | None, jobs: int) -> None:
     screen = console()
     if not screen.is_terminal:
-        records = follower.catch_up()
+        records: Iterable[Envelope | Decision] = follower.catch_up()
         while True:
             for record in records:
                 if not isinstance(record, Decision) or cell not in (None, record.cell):
@@ -106,11 +108,15 @@ def _show_live(follower: BoardFollower, cell: str | None, jobs: int) -> None:
                 if line is not None:
                     say(f"{_clock(record.time_s)}  {record.cell}  {line}")
             records = follower.poll(_POLL_S)
-    follower.catch_up()
+    _catch_up(follower)
     with Live(console=screen, refresh_per_second=4) as live:
         while True:
             follower.poll(_POLL_S)
             live.update(Group(*(board_view(board, jobs) for board in _chosen(follower.boards, cell))))
+
+
+def _catch_up(follower: BoardFollower) -> None:
+    deque(follower.catch_up(), maxlen=0)
 
 
 def _chosen(boards: Boards, cell: str | None) -> list[Board]:

@@ -1,6 +1,6 @@
 """`millrace simulate --from-ledger`: its checks, and its results as tables."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -12,12 +12,12 @@ from infra.commands.options import cell_of
 from infra.commands.output import console, print_json, remark
 from infra.commands.replay import fault_of
 from infra.errors import CommandError
+from infra.figures.summary import summarise
 from infra.simulation.alternative import Alternative, check_comparable, losses
 from infra.simulation.edits import Edits
 from infra.simulation.what_if import WhatIf, ledger_configuration, recorded, what_if
-from infra.views.summary import summarise
-from infra.views.tables import columns_of, state_of, summary_table
-from infra.views.text import units
+from infra.text import units
+from infra.views.tables import columns_of, state_of, summary_table, zone_tables
 from schemas.cells import CellConfigured
 from streams.replay.files import DECISIONS_FILE, LEDGER_FILE, fold_file, verify_files
 from streams.replay.heads import Head, KeptHead
@@ -67,12 +67,14 @@ def difference_table(found: WhatIf, title: str) -> Table:
     return table
 
 
-def totals_table(found: WhatIf) -> Table:
-    """Return a table with a row per figure and a column per side."""
-    sides = {"before": found.before, "simulated as it was": found.simulated, "after": found.after}
+def totals_tables(found: WhatIf) -> Iterator[Table]:
+    """Yield tables of the cell and of its zones, with a row per figure and a column per side."""
+    boards = {"before": found.before, "simulated as it was": found.simulated, "after": found.after}
     if found.simulation_is_exact:
-        del sides["simulated as it was"]
-    return summary_table("Totals", {name: summarise(board) for name, board in sides.items()})
+        del boards["simulated as it was"]
+    sides = {name: summarise(board) for name, board in boards.items()}
+    yield summary_table("Totals", sides)
+    yield from zone_tables(sides)
 
 
 def _sides(shown: list[str], simulation_is_exact: bool) -> str:
@@ -173,7 +175,7 @@ def _print(found: WhatIf, own: CellConfigured, head: Head) -> None:
     screen.print(f"the ledger's head: {own.cell}={head}")
     screen.print(likeness(found))
     screen.print(table if table.row_count else "no job differs")
-    screen.print(totals_table(found))
+    screen.print(*totals_tables(found), sep="\n")
 
 
 def _same_file(one: Path, other: Path) -> bool:

@@ -21,13 +21,13 @@ from infra.deployment.folders import Folders, default_data_dir
 from infra.deployment.fork_server import fork_server
 from infra.deployment.settings_check import check_settings
 from infra.errors import CommandError, disk_faults
+from infra.figures.summary import Summary, summarise
 from infra.kafka.docker import docker_answers
 from infra.kafka.jars import kafka_jars
 from infra.kafka.java import find_java
 from infra.kafka.settings import BrokerSettings, broker_settings
 from infra.log.target import Target
 from infra.progress import Progress
-from infra.views.summary import Summary, summarise
 from infra.workloads.arrivals import Arrival
 from schemas.decisions import JobCompleted
 from schemas.kafka_connection import KafkaConnection

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from infra.demo.cell import FirstRun, zone_at
 from infra.demo.stage import Record, Stage, refuse_lost
-from infra.views.jobs import Job
-from infra.views.text import counted, first_of, time_s_of
+from infra.figures.jobs import JobTimeline
+from infra.text import counted, first_of, time_s_of
 from infra.workloads.arrivals import Arrival
 from infra.workloads.auction import BidDemands, BidDraw, draw_quotes
 from infra.workloads.timed import TimedEvent
@@ -150,7 +150,7 @@ class MarketScene:
                 self._note_decision(record)
 
     @property
-    def _jobs(self) -> list[Job]:
+    def _jobs(self) -> list[JobTimeline]:
         return [job for id, job in self.stage.board.jobs.by_id.items() if id in self._ids]
 
     def _over(self, ids: set[str]) -> bool:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -12,13 +13,13 @@ from infra.deployment.folders import Folders
 from infra.deployment.fork_server import ForkServer
 from infra.deployment.service import Service
 from infra.errors import CommandError
+from infra.figures.board import Board
 from infra.log.publisher import EventPublisher
 from infra.log.reader import BoardFollower
 from infra.log.target import Target
 from infra.progress import Progress
-from infra.views.board import Board
+from infra.text import first_of
 from infra.views.sentences import sentence
-from infra.views.text import first_of
 from infra.views.words import happening
 from schemas.base import Event, ZoneView
 from schemas.cells import CellConfigured, Zone
@@ -249,5 +250,5 @@ def running_stage(
         stack.enter_context(deployment.running())
         stack.callback(progress.awaits, "the services to stop")
         follower = stack.enter_context(BoardFollower(targets["auditor"]))
-        follower.catch_up()
+        deque(follower.catch_up(), maxlen=0)
         yield Stage(deployment, follower, publishers, progress, patience_s)

@@ -9,7 +9,7 @@ from infra.deployment.cells import PresentCell
 from infra.deployment.folders import Folders
 from infra.log.reader import LogReader, events_in
 from infra.log.target import Target
-from infra.views.text import first_of
+from infra.text import first_of
 from schemas.cells import Zone
 from schemas.fleet import FLEET, SignOfLife
 from schemas.registry import runners_of

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from infra.lender.prometheus import LoadQueryError, MeasuredLoad
 from infra.log.publisher import EventPublisher, PublishError
 from infra.log.target import Target
-from infra.views.text import first_of
+from infra.text import first_of
 from infra.workloads.elastic.loads import LoadSample
 from schemas.inference import InferenceLoadReported
 from streams.kafka.faults import BrokerError

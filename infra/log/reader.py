@@ -2,16 +2,23 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from types import TracebackType
 from typing import Literal, Self
 
+from infra.figures.board import Boards
 from infra.log.target import Target
-from infra.views.board import Boards
 from schemas.base import Event, Outcome
 from schemas.codec import Decision, Envelope, InvalidRecordError, decode_decision, decode_event
 from schemas.topics import DECISIONS, LEDGER
+from streams.cell.cell import LedgerEvent
 from streams.kafka.reader import KafkaReader
 from streams.kafka.records import ReadRecord
+
+_PART = 1_000
+"""Records that are read of one topic before those of the other."""
+_MOST_WAITING = 10_000
+"""Decisions that wait for their events, from which on only events are read."""
 
 
 class LogReader(KafkaReader):
@@ -33,19 +40,29 @@ class LogReader(KafkaReader):
 class BoardFollower:
     """Folds ledger and decisions from the beginning on into one board per cell."""
 
-    def __init__(self, target: Target) -> None:
-        """Position the reader at the beginning."""
-        self.boards = Boards()
-        self._ledger = target.topic(LEDGER)
-        self._reader = LogReader(target, [self._ledger, target.topic(DECISIONS)], "beginning")
+    def __init__(self, target: Target, kept: int | None = None) -> None:
+        """Position the readers at the beginning; `kept` is as in `Jobs`."""
+        self.boards = Boards(kept)
+        # Read apart, so that neither topic gets far ahead of the other.
+        self._ledger = LogReader(target, [target.topic(LEDGER)], "beginning")
+        self._decisions = LogReader(target, [target.topic(DECISIONS)], "beginning")
 
-    def catch_up(self) -> list[Envelope | Decision]:
-        """Fold and return all present records."""
-        return list(self._fold(self._reader.to_end()))
+    def catch_up(self) -> Iterator[Envelope | Decision]:
+        """Fold and yield all present records."""
+        ledger, decisions = self._ledger.to_end(), self._decisions.to_end()
+        is_open = True
+        while is_open:
+            events, answers = list(islice(ledger, _PART)), list[ReadRecord]()
+            yield from self._fold(events, [])
+            if not events or self.boards.waiting < _MOST_WAITING:
+                answers = list(islice(decisions, _PART))
+                yield from self._fold([], answers)
+            is_open = bool(events or answers)
 
     def poll(self, timeout_s: float) -> list[Envelope | Decision]:
-        """Fold and return new records, after a wait of `timeout_s` at most."""
-        return list(self._fold(iter(self._reader.poll(timeout_s))))
+        """Fold and return new records, after a wait of `timeout_s` at most for an event."""
+        events = self._ledger.poll(timeout_s)
+        return list(self._fold(events, self._decisions.poll(0.0)))
 
     def __enter__(self) -> Self:
         return self
@@ -53,20 +70,22 @@ class BoardFollower:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._reader.__exit__(kind, error, trace)
+        self._ledger.__exit__(kind, error, trace)
+        self._decisions.__exit__(kind, error, trace)
 
-    def _fold(self, records: Iterator[ReadRecord]) -> Iterator[Envelope | Decision]:
-        for record in records:
-            try:
-                item: Envelope | Decision
-                if record.topic == self._ledger:
-                    item = decode_event(record.value, record.headers)
-                else:
-                    item = decode_decision(record.value or b"")
-                self.boards.take(item)
-                yield item
-            except InvalidRecordError:
-                continue  # replay reports it
+    def _fold(
+        self, events: Sequence[ReadRecord], decisions: Sequence[ReadRecord]
+    ) -> Iterator[Envelope | Decision]:
+        for record in events:
+            with suppress(InvalidRecordError):  # replay reports it
+                envelope = decode_event(record.value, record.headers)
+                self.boards.take(LedgerEvent(record.offset, envelope))
+                yield envelope
+        for record in decisions:
+            with suppress(InvalidRecordError):
+                decision = decode_decision(record.value or b"")
+                self.boards.take(decision)
+                yield decision
 
 
 def decisions_in(records: Iterable[ReadRecord], *types: type[Outcome]) -> Iterator[Decision]:

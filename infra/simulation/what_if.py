@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from infra.errors import CommandError
+from infra.figures.board import Board
+from infra.figures.jobs import JobTimeline
+from infra.figures.summary import summarise
 from infra.simulation.event_queue import EventQueue
 from infra.simulation.recording import ID_PREFIX, LedgerRecording, timed
 from infra.simulation.simulator import SOURCE, sent_at
 from infra.simulation.virtual_fleet import VirtualFleet
-from infra.views.board import Board
-from infra.views.jobs import Job
-from infra.views.summary import summarise
 from schemas.base import Event
 from schemas.cells import CellConfigured
 from schemas.codec import Decision, Envelope
@@ -34,7 +34,7 @@ from streams.cell.cell import Cell, LedgerEvent
 from streams.replay.files import read_ledger_file
 
 Step = tuple[LedgerEvent, list[Decision]]
-"""An event of the new ledger and the decisions about it."""
+"""An event of a ledger and the decisions about it."""
 
 
 class LedgerSimulation:
@@ -126,7 +126,7 @@ class JobEnd:
     """Run in which its work was done."""
 
     @classmethod
-    def of(cls, job: Job) -> Self:
+    def of(cls, job: JobTimeline) -> Self:
         """Return the present state of a job."""
         finish_run = job.finish_run if job.state == "completed" else None
         return cls(job.state, job.reason or None, job.payment_micros or 0, finish_run)
@@ -136,9 +136,9 @@ class JobEnd:
 class JobDifference:
     """One job in the ledger and in both simulations."""
 
-    before: Job
-    simulated: Job
-    after: Job
+    before: JobTimeline
+    simulated: JobTimeline
+    after: JobTimeline
 
     @property
     def simulation_is_exact(self) -> bool:
@@ -181,7 +181,9 @@ class WhatIf:
         """Yield all jobs in the order of submission."""
         for job_id, job in self.before.jobs.by_id.items():
             if job.submission is not None:
-                others = (side.jobs.by_id.get(job_id, Job(job_id)) for side in (self.simulated, self.after))
+                others = (
+                    side.jobs.by_id.get(job_id, JobTimeline(job_id)) for side in (self.simulated, self.after)
+                )
                 yield JobDifference(job, *others)
 
     @property
@@ -282,7 +284,7 @@ def what_if(
 
 def _take(board: Board, step: Step) -> None:
     entry, decisions = step
-    board.take_event(entry.envelope)
+    board.take_event(entry)
     for decision in decisions:
         board.take_decision(decision)
 

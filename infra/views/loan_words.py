@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from infra.text import first_of, lasting, written
 from infra.views.sentences import sentence
-from infra.views.text import first_of, lasting, written
 from schemas.base import Event, Outcome
 from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceLoadReported
 from schemas.loans import LoanChanged, OfferAnswered, ReclaimEnded, ReclaimPlanned

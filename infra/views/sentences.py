@@ -6,8 +6,8 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
+from infra.text import units
 from infra.views.policy import policy_views, view_of
-from infra.views.text import units
 from schemas.base import Record
 from schemas.decisions import EventFaulted
 from schemas.facts import Fact

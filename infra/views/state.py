@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from infra.views.text import written
+from infra.text import written
 
 MOST_ROWS = 50
 """Rows of one table that are shown."""

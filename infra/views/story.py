@@ -2,18 +2,21 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from infra.views.jobs import Jobs
+from infra.figures.board import Board
+from infra.figures.jobs import JobTimeline
+from infra.text import time_s_of
 from infra.views.policy import policy_views
 from infra.views.sentences import policy_of, sentence
-from infra.views.text import time_s_of
 from schemas.base import Event, Outcome, ZoneView
+from schemas.cells import CellConfigured
 from schemas.codec import Decision, Envelope
 from schemas.decisions import EventIgnored, JobStateName
 from schemas.fleet import RunReport, RunStarted
 from schemas.solves import SolveRequested
+from streams.cell.cell import LedgerEvent
 
 
 @dataclass(frozen=True)
@@ -42,46 +45,65 @@ class Chapter:
         }
 
 
-@dataclass
 class Story:
     """Collects the records of a cell's log about one job; events and decisions are each in their order."""
 
-    job_id: str
-    _chapters: list[Chapter] = field(default_factory=list)
-    _standing: dict[tuple[str, str], Chapter] = field(default_factory=dict)
-    """The job's part of the latest record of each type on a zone's state, by type and zone."""
-    _ignored: dict[int, str] = field(default_factory=dict)
-    """Reasons of ignored events that may be about the job, by ledger offset."""
-    _jobs: Jobs = field(default_factory=Jobs)
-    """Jobs of the fold: this one alone."""
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        self._chapters: list[Chapter] = []
+        self._events: list[LedgerEvent] = []
+        self._decisions: list[Decision] = []
+        """Records about the job, and the configuration of its cell."""
+        self._standing: dict[tuple[str, str], Decision] = {}
+        """Latest record of each type on a zone's state, by type and zone."""
+        self._ignored: dict[int, EventIgnored] = {}
+        """Ignored events that may be about the job, by ledger offset."""
 
     @property
     def chapters(self) -> list[Chapter]:
         """Chapters in the order of the ledger, each decision after its cause, with a time that is not before
         those of the earlier chapters between the same two ticks."""
-        standing = () if self._is_over else self._standing.values()
-        in_order = sorted((*self._chapters, *standing), key=lambda chapter: chapter.place)
-        return list(_in_time(_noted(in_order, self._ignored)))
+        job = self._job(self._board())
+        standing = () if job is None or job.is_over else self._standing.values()
+        states = (_chapter(decision, self._own_part(decision.outcome)) for decision in standing)
+        in_order = sorted(
+            (*self._chapters, *(chapter for chapter in states if chapter is not None)),
+            key=lambda chapter: chapter.place,
+        )
+        policy = self.policy
+        ignored = {
+            offset: f"ignored ({outcome.reason}): {sentence(outcome, policy)}"
+            for offset, outcome in self._ignored.items()
+        }
+        return list(_in_time(_noted(in_order, ignored)))
 
     @property
     def state(self) -> Literal["unknown"] | JobStateName:
         """State of the job."""
-        job = self._jobs.by_id.get(self.job_id)
+        job = self._job(self._board())
         return "unknown" if job is None else job.state
 
     @property
     def policy(self) -> str | None:
         """Kind of the policy of the job's zone; None if it is unknown."""
-        job = self._jobs.by_id.get(self.job_id)
+        job = self._job(self._board())
         return None if job is None else policy_of(job.submission)
+
+    @property
+    def figures(self) -> dict[str, str]:
+        """Its zone's figures of the job by the latest record about it; empty if the cell's configuration is
+        not among the records."""
+        board = self._board()
+        job = self._job(board)
+        return {} if job is None else board.job_cells(job)
 
     def take_event(self, offset: int, envelope: Envelope) -> None:
         """Add a ledger event, if it is about the job."""
         own = self._own_part(envelope.event)
-        if own is envelope.event:
-            self._jobs.take_event(envelope)
         if own is not None:
             self._chapters.append(Chapter((offset, -1), envelope.time, envelope.id, own))
+        if own is not None or isinstance(envelope.event, CellConfigured):
+            self._events.append(LedgerEvent(offset, envelope))
 
     def take_decision(self, decision: Decision) -> None:
         """Add a decision, if it is about the job. Of the decisions on a zone's state only the latest counts,
@@ -90,33 +112,35 @@ class Story:
         Raises:
             InvalidRecordError: the id of the decision is invalid.
         """
+        offset, _ = decision.place
         match outcome := decision.outcome:
             case EventIgnored() if _is_about(outcome, self.job_id) or outcome.reason == "duplicate_event":
-                self._ignored[decision.place[0]] = (
-                    f"ignored ({outcome.reason}): {sentence(outcome, self.policy)}"
-                )
-        own = self._own_part(decision.outcome)
-        chapter = None if own is None else Chapter(decision.place, decision.time_s, decision.id, own)
-        if isinstance(zone := decision.outcome, ZoneView):
-            self._standing.pop((zone.TYPE, zone.zone), None)
-            if chapter is not None:
-                self._standing[zone.TYPE, zone.zone] = chapter
-        elif chapter is not None:
+                self._ignored[offset] = outcome
+                self._decisions.append(decision)
+            case ZoneView():
+                self._standing[outcome.TYPE, outcome.zone] = decision
+                return
+        chapter = _chapter(decision, self._own_part(outcome))
+        if chapter is not None:
             self._chapters.append(chapter)
-            self._jobs.take_decision(decision.outcome)
+            self._decisions.append(decision)
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object."""
         return {
             "job_id": self.job_id,
             "state": self.state,
+            "figures": self.figures,
             "chapters": [chapter.as_json() for chapter in self.chapters],
         }
 
-    @property
-    def _is_over(self) -> bool:
-        job = self._jobs.by_id.get(self.job_id)
-        return job is not None and job.is_over
+    def _board(self) -> Board:
+        """Fold the records about the job."""
+        decisions = (*self._decisions, *self._standing.values())
+        return Board.of("", self._events, sorted(decisions, key=lambda decision: decision.place))
+
+    def _job(self, board: Board) -> JobTimeline | None:
+        return board.jobs.by_id.get(self.job_id)
 
     def _own_part(self, record: Event | Outcome) -> Event | Outcome | None:
         if getattr(record, "job_id", None) == self.job_id:
@@ -126,6 +150,10 @@ class Story:
             return record.model_copy(update={"job_ids": (self.job_id,)}) if is_named else None
         parts = (view.part_of(record, self.job_id) for view in policy_views())
         return next((part for part in parts if part is not None), None)
+
+
+def _chapter(decision: Decision, own: Event | Outcome | None) -> Chapter | None:
+    return None if own is None else Chapter(decision.place, decision.time_s, decision.id, own)
 
 
 def _noted(chapters: Iterable[Chapter], ignored: Mapping[int, str]) -> Iterator[Chapter]:

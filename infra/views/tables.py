@@ -1,18 +1,17 @@
 """Live table of a board, and tables of a log's figures."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from infra.views.board import Board
-from infra.views.jobs import Job
-from infra.views.loans import holdings
+from infra.figures.board import Board
+from infra.figures.jobs import JobTimeline
+from infra.figures.loans import holdings
+from infra.figures.summary import Summary
+from infra.text import counted, units, written
 from infra.views.sentences import sentence
-from infra.views.summary import Summary
-from infra.views.text import counted, units, written
 from schemas.loans import LoanChanged
 from schemas.text import plain
 
@@ -22,23 +21,23 @@ _BAR_WIDTH = 10
 
 def board_view(board: Board, most_jobs: int) -> RenderableType:
     """Return tables of nodes and of the most relevant jobs: running, then waiting, then the latest others."""
-    jobs = board.jobs.by_id.values()
-    counts = Counter(job.state for job in jobs)
+    counts = board.jobs.states()
     parts = [
-        counted(len(jobs), "job"),
+        counted(counts.total(), "job"),
         *(f"{count} {state}" for state, count in sorted(counts.items())),
-        f"revenue {units(board.revenue_micros)}",
-        *(line for figures in board.figures if (line := figures.headline())),
+        f"revenue {units(board.jobs.revenue_micros)}",
     ]
+    headlines = {zone: figures.headline() for zone, figures in board.zones.items()}
     lending: list[RenderableType] = []
     if board.loans.has_any:
         lending = [_holding_table(board), *_reclaim_lines(board)]
     return Group(
         Text(f"cell {board.cell}: {', '.join(parts)}"),
+        *(Text(f"zone {zone}: {line}") for zone, line in headlines.items() if line),
         *_fault_lines(board),
         *lending,
         _node_table(board),
-        _job_table(board, _chosen(list(jobs), most_jobs)),
+        _job_table(board, _chosen(list(board.jobs.by_id.values()), most_jobs)),
     )
 
 
@@ -91,7 +90,7 @@ def _loan_cells(loan: LoanChanged | None) -> dict[str, str]:
 def _node_table(board: Board) -> Table:
     nodes = list(board.nodes.by_id.values())
     running: dict[str, list[str]] = {}
-    for job in board.jobs.by_id.values():
+    for job in board.jobs.live():
         for name in job.nodes:
             running.setdefault(name, []).append(job.job_id)
     loans = board.loans.by_server
@@ -110,7 +109,7 @@ def _node_table(board: Board) -> Table:
     return table
 
 
-def _job_table(board: Board, jobs: Sequence[Job]) -> Table:
+def _job_table(board: Board, jobs: Sequence[JobTimeline]) -> Table:
     added = [board.job_cells(job) for job in jobs]
     columns = columns_of(added)
     table = Table("job", "user", "offers", "pays", "state", *columns, "node", "done", "loss", "by")
@@ -135,20 +134,20 @@ def columns_of(cells: Iterable[Mapping[str, str]]) -> list[str]:
     return list(dict.fromkeys(column for row in cells for column in row))
 
 
-def state_of(job: Job) -> str:
+def state_of(job: JobTimeline) -> str:
     """Return the state of a job, and its reason."""
     return f"{job.state} ({job.reason})" if job.reason else job.state
 
 
-def _chosen(jobs: Sequence[Job], most_jobs: int) -> list[Job]:
-    def interest(entry: tuple[int, Job]) -> tuple[int, int]:
+def _chosen(jobs: Sequence[JobTimeline], most_jobs: int) -> list[JobTimeline]:
+    def interest(entry: tuple[int, JobTimeline]) -> tuple[int, int]:
         number, job = entry
         return (0 if job.nodes else 1 if not job.is_over else 2, -number)
 
     return [job for _, job in sorted(enumerate(jobs), key=interest)[:most_jobs]]
 
 
-def _done(job: Job) -> str:
+def _done(job: JobTimeline) -> str:
     work = None if job.submission is None else job.submission.workload.total_samples
     if not work or job.payment_micros is None:
         return "–"
@@ -156,7 +155,7 @@ def _done(job: Job) -> str:
     return f"{'█' * filled}{'░' * (_BAR_WIDTH - filled)} {job.samples_done}/{work}"
 
 
-def _loss(job: Job) -> str:
+def _loss(job: JobTimeline) -> str:
     first = "" if job.first_loss in (None, job.loss) else f"{_rounded(job.first_loss)} → "
     return f"{first}{_rounded(job.loss)}"
 
@@ -165,7 +164,7 @@ def _rounded(loss: float | None) -> str:
     return "–" if loss is None else f"{loss:.3f}"
 
 
-def _left(job: Job, time_s: float | None) -> str:
+def _left(job: JobTimeline, time_s: float | None) -> str:
     latest_s = None if job.submission is None else job.submission.terms.latest_s
     return "–" if latest_s is None or time_s is None or job.is_over else f"{latest_s - time_s:.0f} s"
 
@@ -173,17 +172,21 @@ def _left(job: Job, time_s: float | None) -> str:
 def summary_table(title: str, sides: Mapping[str, Summary]) -> Table:
     """Return a table with a row per figure and a column per side, with a header for several sides."""
     shown = [dict(side.rows()) for side in sides.values()]
+    return _compared(title, list(sides), shown)
+
+
+def zone_tables(sides: Mapping[str, Summary]) -> Iterator[Table]:
+    """Yield a table like that of the summary for each zone with figures."""
+    for zone in dict.fromkeys(zone for side in sides.values() for zone in side.zones):
+        shown = [dict(side.zones[zone].rows()) if zone in side.zones else {} for side in sides.values()]
+        if any(shown):
+            yield _compared(f"Zone {zone}", list(sides), shown)
+
+
+def _compared(title: str, sides: Sequence[str], shown: Sequence[Mapping[str, str]]) -> Table:
     table = Table("", *sides, title=title, title_justify="left", show_header=len(sides) > 1)
     for name in _in_order(shown):
         table.add_row(name, *(rows.get(name, "–") for rows in shown))
-    return table
-
-
-def rows_table(title: str, rows: Iterable[tuple[str, str]]) -> Table:
-    """Return a table with a row per figure."""
-    table = Table("", "", title=title, title_justify="left", show_header=False)
-    for name, figure in rows:
-        table.add_row(name, figure)
     return table
 
 

@@ -1,9 +1,9 @@
 """Events and decisions in words, with those of a policy from its view."""
 
+from infra.text import units
 from infra.views.loan_words import describe_loan, loan_happening
 from infra.views.policy import policy_views
 from infra.views.sentences import sentence
-from infra.views.text import units
 from schemas.base import Event, Kinded, Outcome, Record
 from schemas.codec import Decision
 from schemas.commands import Command

@@ -1,16 +1,8 @@
-"""State of an elastic zone: jobs with workers, jobs that wait, and jobs that a reclaim would preempt."""
+"""State of an elastic zone: its queue, and the jobs that a reclaim would preempt."""
 
 from typing import ClassVar
 
 from schemas.base import Amount, Identifier, Record, ZoneView
-
-
-class PoolGpus(Record):
-    """Actual GPUs of a pool of servers."""
-
-    gpus: Amount
-    used_gpus: Amount
-    """GPUs with workers."""
 
 
 class WaitingJob(Record):
@@ -47,18 +39,11 @@ class TurnGiven(Record):
 
 
 class ZoneStaffed(ZoneView):
-    """Jobs of an elastic zone and their servers, the queue, and the effects of reclaims."""
+    """Queue of an elastic zone, and the effects of reclaims."""
 
     TYPE: ClassVar = "millrace.zone.staffed.v1"
     VIEW: ClassVar = "staffing"
 
-    jobs_waiting: Amount
-    jobs_running: Amount
-    workers: Amount
-    """Workers of all jobs, each counted as one on a training server."""
-    training: PoolGpus
-    loaned: PoolGpus
-    """GPUs of servers on loan, and of the zone's own that are slower than the reference GPU."""
     queue: tuple[WaitingJob, ...]
     """First waiting jobs, in the order of two-phase allocation: jobs with a turn, then those of the shortest
     running times (section 3.5.2)."""

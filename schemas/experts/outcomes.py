@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from schemas.base import Amount, Identifier, Outcome, Record, ZoneView
+from schemas.base import Amount, Identifier, Outcome, Record
 from schemas.experts.commands import LayerPlacement, RankMember
 from schemas.facts import Facts
 from schemas.kind import Evidence
@@ -75,35 +75,3 @@ class RanksChanged(Outcome):
     members: tuple[RankMember, ...]
     """Ranks on each node; empty if it has none."""
     facts: Facts = Field(default_factory=dict)
-
-
-class ServedModel(Record):
-    """State of a service."""
-
-    job_id: Identifier
-    revision: Amount
-    """Revision of its present placement."""
-    busiest_load: float
-    """Mean over layers of the busiest device's load over the mean load, by the average popularity."""
-    replicas: Amount
-    """Number of experts on all devices and layers together."""
-    tokens: Amount
-    """Number of tokens routed since its start, over all layers."""
-
-
-class ZoneServed(ZoneView):
-    """Models that an experts zone trains and serves, and jobs that wait."""
-
-    TYPE: ClassVar = "millrace.zone.served.v1"
-    VIEW: ClassVar = "experts"
-
-    jobs_waiting: Amount
-    jobs_training: Amount
-    jobs_serving: Amount
-    training: tuple[Identifier, ...]
-    """First training jobs, by submission."""
-    serving: tuple[ServedModel, ...]
-    """First services that have reported."""
-    devices: Amount
-    used_devices: Amount
-    """Number of devices with ranks."""

@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from schemas.base import Amount, Identifier, Outcome, Record, ZoneView
+from schemas.base import Amount, Identifier, Outcome, Record
 from schemas.facts import Facts
 from schemas.kind import Evidence
 from schemas.merging.commands import TaskMember, TransferMode
@@ -143,35 +143,3 @@ class PlanDecided(Outcome):
     dropped: Amount
     """Number of shares of the plan that cannot be assigned any more."""
     solve_s: float
-
-
-class ForetellingErrors(Record):
-    """Errors of forecasts (the columns of Table 2); None before a result."""
-
-    gain_pearson: float | None = None
-    gain_mape_pct: float | None = None
-    gain_sign_pct: float | None = None
-    iterations_mean_pct: float | None = None
-    iterations_max_pct: float | None = None
-    transfer_iterations_mean_pct: float | None = None
-    transfer_iterations_max_pct: float | None = None
-
-
-class ZoneMerged(ZoneView):
-    """State of a merging zone."""
-
-    TYPE: ClassVar = "millrace.zone.merged.v1"
-    VIEW: ClassVar = "merging"
-
-    jobs_waiting: Amount
-    jobs_profiling: Amount
-    jobs_running: Amount
-    gpus: Amount
-    used_gpus: Amount
-    temporal_merges: Amount
-    spatial_merges: Amount
-    merges_finished: Amount
-    merges_undone: Amount
-    saved_s: float
-    """Saving by all merges that are over, in time with one GPU."""
-    errors: ForetellingErrors

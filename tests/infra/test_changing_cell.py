@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from infra.views.board import Board
-from infra.views.nodes import NOT_SEEN, Node
-from infra.views.summary import summarise
+from infra.figures.board import Board
+from infra.figures.nodes import NOT_SEEN, Node
+from infra.figures.summary import summarise
 from schemas.base import HOURS_PER_DAY, Outcome
 from schemas.cells import GpuType, Tariff
 from schemas.cells import Node as ConfiguredNode
@@ -63,13 +63,13 @@ def bench() -> Bench:
 
 def boards(bench: Bench) -> Iterator[Board]:
     """The cell as one sees it who reads all events first, all decisions first, or each as it comes."""
-    yield Board.of("c", (entry.envelope for entry in bench.ledger), bench.decisions)
+    yield Board.of("c", bench.ledger, bench.decisions)
     decisions_first, in_order = Board("c"), Board("c")
     for decision in bench.decisions:
         decisions_first.take_decision(decision)
     for entry in bench.ledger:
-        decisions_first.take_event(entry.envelope)
-        in_order.take_event(entry.envelope)
+        decisions_first.take_event(entry)
+        in_order.take_event(entry)
         for decision in bench.decisions:
             if decision.place[0] == entry.offset:
                 in_order.take_decision(decision)
@@ -237,8 +237,8 @@ def test_decisions_that_are_published_twice_count_once(bench: Bench) -> None:
     bench.send(JOINED, tick(2), RETIRED, offline("a1"), bid("k", units=0.5), tick(4))
     once, twice = Board("c"), Board("c")
     for entry in bench.ledger:
-        once.take_event(entry.envelope)
-        twice.take_event(entry.envelope)
+        once.take_event(entry)
+        twice.take_event(entry)
     for decision in bench.decisions:
         once.take_decision(decision)
     for decision in [*bench.decisions, *bench.decisions[2:]]:

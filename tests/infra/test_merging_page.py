@@ -5,12 +5,12 @@ from pathlib import Path
 
 from infra.commands.explain import show
 from infra.commands.options import CELLS_DIRECTORY, cell_of
-from infra.simulation.merging.measures import MergingMeasures
 from infra.views.story import Story
 from schemas.merging.settings import MergingPolicy
 from tests.docs.markdown import table_after
 from tests.infra.simulation.merging.small import SmallTruth, merging_cell, simulation
 from tests.infra.views.merging.logs import JOBS, merged_run
+from tests.support.boards import board_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "merging.md").read_text(encoding="utf-8")
@@ -43,11 +43,10 @@ def test_story_of_page_is_printed_by_explain(capsys) -> None:
 
 def test_figures_of_page_are_measured() -> None:
     cell = merging_cell(modes=("temporal",))
-    measures = MergingMeasures(cell, cell.zones[0].id)
-    simulation(cell, JOBS, SmallTruth({("a", "a"): 3})).pass_on(measures.take)
+    board = board_of(simulation(cell, JOBS, SmallTruth({("a", "a"): 3})))
     page = (ROOT / "docs" / "merging" / "simulation.md").read_text(encoding="utf-8")
     named = table_after(page, "# Merging, simulated")
-    told = [name for name, _ in measures.rows()]
+    told = [name for name, _ in board.zones["z"].rows()]
     for name in told:
         assert name in named or name in ("job completion time", "makespan"), name
     assert set(named) - {"job completion time, makespan"} <= set(told)

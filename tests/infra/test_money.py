@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.views.text import units
+from infra.text import units
 from schemas.base import MAX_MICROS
 
 

@@ -4,12 +4,12 @@ from typing import get_args
 import pytest
 
 from infra.errors import CommandError
+from infra.figures.auction.figures import AuctionFigures, certified
+from infra.figures.board import Board
+from infra.figures.summary import Summary, summarise
 from infra.simulation.auction.policies import OtherPolicies, PolicyName
 from infra.simulation.simulator import SimulatedRun, Simulation
-from infra.views.auction.figures import AuctionFigures, certified
-from infra.views.board import Board
-from infra.views.summary import Summary, summarise
-from infra.views.tables import summary_table
+from infra.views.tables import zone_tables
 from infra.workloads.arrivals import generate
 from infra.workloads.auction import draw_workload
 from infra.workloads.timed import WorkloadError
@@ -42,7 +42,7 @@ def simulate(seed: int = 1, pace: float = 1.0) -> SimulatedRun:
 
 
 def summary_of(run: SimulatedRun) -> Summary:
-    return summarise(Board.of("c", (entry.envelope for entry in run.ledger), run.decisions))
+    return summarise(Board.of("c", run.ledger, run.decisions))
 
 
 def digest(run: SimulatedRun) -> str:
@@ -112,7 +112,8 @@ def test_summary_separates_plans_from_results():
     assert figures.realised_welfare_micros == figures.planned_welfare_micros + sum(causes.values())
     assert causes["refunded"] == last.difference.refunded_micros < 0
     assert causes["failed"] == 0, "nodes were slow, and no task"
-    rows = [str(cell) for column in summary_table("", {"c": summary}).columns for cell in column.cells]
+    (table,) = zone_tables({"c": summary})
+    rows = [str(cell) for column in table.columns for cell in column.cells]
     assert "  of the difference: refunds in full" in rows
     assert "  of the difference: jobs at fault" not in rows
 

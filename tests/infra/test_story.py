@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from infra.views.auction.figures import AuctionFigures
-from infra.views.board import Board
+from infra.figures.auction.figures import AuctionFigures
+from infra.figures.board import Board
+from infra.figures.summary import summarise
+from infra.text import time_s_of, written
 from infra.views.story import Story
-from infra.views.summary import summarise
 from infra.views.tables import board_view
-from infra.views.text import time_s_of, written
 from infra.views.words import describe, happening
 from schemas.auction.batches import SolvedPlan
 from schemas.auction.evidence import JobReplanned, Plan
@@ -77,8 +77,6 @@ def story(bench: Bench, job_id: str) -> Story:
 
 
 def test_first_loss_is_kept_when_decisions_come_first(bench: Bench):
-    unread = summarise(Board.of("c", [], bench.decisions))
-    assert [adapter.first_loss for adapter in unread.adapters] == [None]
     summary = summarise(board(bench))
     assert [(adapter.job_id, adapter.first_loss) for adapter in summary.adapters] == [("j", 1.0)]
 
@@ -112,12 +110,12 @@ def board(bench: Bench) -> Board:
     for decision in bench.decisions:
         seen.take_decision(decision)
     for entry in bench.ledger:
-        seen.take_event(entry.envelope)
+        seen.take_event(entry)
     return seen
 
 
 def board_of_events_first(bench: Bench) -> Board:
-    return Board.of("c", (entry.envelope for entry in bench.ledger), bench.decisions)
+    return Board.of("c", bench.ledger, bench.decisions)
 
 
 def test_reused_id_shows_job_of_winner():
@@ -193,6 +191,7 @@ def test_bid_under_id_of_other_is_hidden():
     entry = LedgerEvent(len(bench.ledger), again)
     bench.ledger.append(entry)
     (ignored,) = bench.cell.handle(entry)
+    bench.decisions.append(ignored)
     assert ignored.outcome.reason == "duplicate_event"
     assert list(board(bench).jobs.by_id) == ["j1"]
 
@@ -207,7 +206,7 @@ def test_board_has_revenue_welfare_and_proven_ratio(bench):
     seen = board(bench)
     paid = next(d.outcome for d in bench.decisions if isinstance(d.outcome, JobAdmitted)).payment_micros
     last = next(d.outcome for d in reversed(bench.decisions) if isinstance(d.outcome, JobCompleted))
-    assert seen.revenue_micros == paid
+    assert seen.jobs.revenue_micros == paid
     figures = summarise(seen).part(AuctionFigures)
     assert figures.realised_welfare_micros == bench.zone.auctioneer.welfare.realised_micros
     assert figures.proven_ratio == last.evidence.certificate.proven_ratio
@@ -228,7 +227,7 @@ def test_refund_reduces_revenue():
     *_, refunded = bench.send(tick(slot), started(node, slot, 0), failed(node, slot, 0, permanent=True))
     seen = board(bench)
     assert 0 < refunded.refund_micros < admitted.payment_micros
-    assert (seen.jobs.by_id["j"].state, seen.revenue_micros) == ("refunded", refunded.retained_micros)
+    assert (seen.jobs.by_id["j"].state, seen.jobs.revenue_micros) == ("refunded", refunded.retained_micros)
 
 
 def test_decision_with_invalid_id_is_refused(bench):
@@ -373,7 +372,7 @@ def test_faulted_event_is_shown_in_watch_and_story(
     (fault,) = bench.send(bid("a"))
     board, story = Board("c"), Story("a")
     for entry in bench.ledger:
-        board.take_event(entry.envelope)
+        board.take_event(entry)
         story.take_event(entry.offset, entry.envelope)
     for decision in bench.decisions:
         board.take_decision(decision)
@@ -388,8 +387,8 @@ def test_faulted_event_is_shown_in_watch_and_story(
 
 
 def test_unreadable_record_does_not_end_watch(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AuctionFigures, "take_decision", lambda *_: 1 / 0)
-    board = Board.of("c", [entry.envelope for entry in bench.ledger], bench.decisions)
+    monkeypatch.setattr(AuctionFigures, "take_outcome", lambda *_: 1 / 0)
+    board = Board.of("c", bench.ledger, bench.decisions)
     assert board.jobs.by_id["j"].state == "completed", "all else is shown"
     assert board.omissions == len(bench.decisions)
     assert "ZeroDivisionError: division by zero" in text_of(board_view(board, 20))
@@ -398,7 +397,7 @@ def test_unreadable_record_does_not_end_watch(bench: Bench, monkeypatch: pytest.
 def test_report_of_unknown_job_is_not_summarised() -> None:
     bench = Bench.configured()
     bench.send(online("a1"), tick(0), started("a1", 0, 0, job_id="nobody"))
-    board = Board.of("c", [entry.envelope for entry in bench.ledger], bench.decisions)
+    board = Board.of("c", bench.ledger, bench.decisions)
     assert summarise(board).jobs == 0
 
 

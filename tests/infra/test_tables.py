@@ -5,7 +5,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from infra.views.board import Board
+from infra.figures.board import Board
 from infra.views.tables import board_view
 from schemas.cells import Node
 from tests.support.cells import Bench, bid, offline, online, progressed, started, tick, zone
@@ -13,7 +13,7 @@ from tests.support.cells import Bench, bid, offline, online, progressed, started
 
 def shown(bench: Bench) -> list[list[str]]:
     """The lines of the tables, cell by cell."""
-    board = Board.of("c", (entry.envelope for entry in bench.ledger), bench.decisions)
+    board = Board.of("c", bench.ledger, bench.decisions)
     screen = StringIO()
     Console(file=screen, width=200).print(board_view(board, 10))
     return [

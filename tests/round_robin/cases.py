@@ -12,11 +12,10 @@ import pytest
 from rich.console import Console
 
 from infra.event_files import EntriesFileError, read_jobs
-from infra.simulation.measures import measures_of
+from infra.figures.board import Board
+from infra.figures.summary import summarise
 from infra.simulation.simulator import SimulatedRun, Simulation
-from infra.views.board import Board
 from infra.views.story import Story
-from infra.views.summary import summarise
 from infra.views.tables import board_view
 from infra.views.words import describe, happening
 from infra.workloads.drawing import draw_jobs
@@ -38,6 +37,7 @@ from tests.round_robin.kind import CountWorkload, QueueTerms, RoundRobinPolicy
 from tests.round_robin.solve import shortest_first
 from tests.round_robin.virtual import VirtualCounting
 from tests.round_robin.zone import PLACE_BYTES
+from tests.support.boards import board_of
 from tests.support.cells import Bench, configuration, offline, tick, withdraw, workload, zone
 from tests.support.counting_commands import CountCancelled, CountOrdered
 
@@ -211,11 +211,10 @@ def test_jobs_are_drawn_and_measured_by_the_policy() -> None:
     drawn = draw_jobs(cell(), 1, jobs=5, span_s=60.0, options={"largest_goal": "12"})
     assert draw_jobs(cell(), 1, jobs=5, span_s=60.0, options={"largest_goal": "12"}) == drawn
     assert max(timed.event.workload.goal for timed in drawn) <= 12
-    measures = measures_of(cell())
-    Simulation(cell(), drawn).pass_on(lambda step: [each.take(step) for each in measures.values()])
-    (measured,) = measures.values()
-    assert len(measured.tables()["waits"]) == 5
-    assert measured.as_json()["longest_wait_s"] == max(row["waited_s"] for row in measured.tables()["waits"])
+    figures = board_of(Simulation(cell(), drawn)).zones["z"]
+    waits = figures.tables()["waits"]
+    assert len(waits) == 5
+    assert figures.as_json()["longest_wait_s"] == max(row["waited_s"] for row in waits)
 
 
 @pytest.fixture
@@ -312,7 +311,7 @@ def test_events_survive_the_way_through_the_ledger() -> None:
 
 def seen() -> tuple[Board, list[Decision]]:
     ledger, decisions = simulated()
-    return Board.of("c", (entry.envelope for entry in ledger), decisions), decisions
+    return Board.of("c", ledger, decisions), decisions
 
 
 def test_watch_shows_jobs_and_figures() -> None:
@@ -322,7 +321,8 @@ def test_watch_shows_jobs_and_figures() -> None:
     screen = Console(file=StringIO(), width=200)
     screen.print(board_view(board, 10))
     shown = screen.file.getvalue()
-    assert f"cell c: 9 jobs, 9 completed, revenue 0.0000, {TURNS} turns" in shown
+    assert "cell c: 9 jobs, 9 completed, revenue 0.0000" in shown
+    assert f"zone z: {TURNS} turns" in shown
     assert "turns" in next(line for line in shown.splitlines() if "offers" in line), "of each job, too"
     assert "26/26" in shown
     assert "j3 completed on a2: 26 samples" in map(happening, decisions)
@@ -352,5 +352,6 @@ def test_story_shows_turns_and_solver() -> None:
 def test_summary_has_only_its_figures() -> None:
     summary = summarise(seen()[0])
     assert (summary.jobs, summary.admitted, summary.completed, summary.adapters) == (9, 9, 9, ())
-    assert summary.as_json()["policies"] == {"round_robin": {"turns": TURNS}}
-    assert ("turns", str(TURNS)) in summary.rows()
+    assert set(summary.zones) == {"z"}
+    assert summary.as_json()["zones"]["z"]["turns"] == TURNS
+    assert ("turns", str(TURNS)) in summary.zones["z"].rows()

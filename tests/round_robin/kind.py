@@ -80,6 +80,6 @@ ROUND_ROBIN = PolicyKind(
     ),
     virtual_runners={"counting": "tests.round_robin.virtual:VirtualCounting"},
     drawn="tests.round_robin.drawing:draw",
-    measures="tests.round_robin.measures:RoundRobinMeasures",
+    figures="tests.round_robin.figures:RoundRobinFigures",
     view="tests.round_robin.view:RoundRobinView",
 )

@@ -1,48 +1,14 @@
 """View of the round-robin policy."""
 
-from collections import Counter
-from collections.abc import Iterator
-from typing import Any
-
-from infra.views.jobs import Job
-from infra.views.policy import PolicyFigures, PolicyView
+from infra.views.policy import PolicyView
 from schemas.base import Event, Outcome, Record
-from schemas.codec import Decision
 from schemas.solves import Question, SolveFinished, SolveRequested
 from tests.round_robin.kind import QueuePlace, SortSolution
 from tests.support.counting_commands import CountOrdered
 
 
-class RoundRobinFigures(PolicyFigures):
-    """Turns, in all and of each job."""
-
-    NAME = "round_robin"
-
-    def __init__(self) -> None:
-        self._turns: Counter[str] = Counter()
-
-    def take_decision(self, decision: Decision) -> None:
-        if isinstance(decision.outcome, CountOrdered):
-            self._turns[decision.outcome.job_id] += 1
-
-    def headline(self) -> str:
-        return f"{self._turns.total()} turns" if self._turns else ""
-
-    def rows(self) -> Iterator[tuple[str, str]]:
-        if self._turns:
-            yield "turns", str(self._turns.total())
-
-    def as_json(self) -> dict[str, Any]:
-        return {"turns": self._turns.total()} if self._turns else {}
-
-    def job_cells(self, job: Job) -> dict[str, str]:
-        return {"turns": str(self._turns[job.job_id])} if job.job_id in self._turns else {}
-
-
 class RoundRobinView(PolicyView):
     """See `PolicyView`."""
-
-    figures = RoundRobinFigures
 
     def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:
         match record:

@@ -156,8 +156,6 @@ def test_every_type_travels_over_its_topics() -> None:
     assert set(channels["commands"]["messages"]) == commands
     assert set(channels["prices"]["messages"]) == {"ZonePriced"}
     assert set(channels["staffing"]["messages"]) == {"ZoneStaffed"}
-    assert set(channels["merging"]["messages"]) == {"ZoneMerged"}
-    assert set(channels["experts"]["messages"]) == {"ZoneServed"}
     assert set(channels["loans"]["messages"]) == {"LoanChanged"}
     assert set(channels["jobs.state"]["messages"]) == {"JobState"}
     assert set(channels["rules.states"]["messages"]) == {"CellState"}

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from bench.spine.slow_events import REFERENCE_MS, calibration_s
-from infra.views.board import Board
-from infra.views.summary import summarise
+from infra.figures.board import Board
+from infra.figures.summary import summarise
 from infra.views.tables import board_view
 from infra.views.words import describe, happening
 from schemas.auction.batches import BatchProblem
@@ -118,7 +118,7 @@ class Mutator:
 
     def _show(self, entry: LedgerEvent, decisions: list[Decision]) -> list[Decision]:
         """Have views fold it too."""
-        self.board.take_event(entry.envelope)
+        self.board.take_event(entry)
         assert describe(entry.envelope.event)
         for decision in decisions:
             self.board.take_decision(decision)

@@ -1,11 +1,10 @@
 """Descriptions of the auction's own types: bids, offers, plans, batches and slots."""
 
-from infra.views.auction.figures import AuctionFigures
+from infra.text import units, written
 from infra.views.auction.offers import describe_offer, describe_plan
 from infra.views.auction.sentences import SENTENCES
 from infra.views.policy import PolicyView
 from infra.views.sentences import sentence
-from infra.views.text import units, written
 from schemas.auction.batches import BatchSolution
 from schemas.auction.bids import BidTerms
 from schemas.auction.evidence import AuctionEvidence, JobReplanned, evidence_of
@@ -19,7 +18,6 @@ from schemas.solves import Question, SolveFinished, SolveRequested
 class AuctionView(PolicyView):
     """`PolicyView` of the auction."""
 
-    figures = AuctionFigures
     sentences = SENTENCES
 
     def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:

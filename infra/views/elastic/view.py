@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 
-from infra.views.elastic.figures import ElasticFigures, pools_of, servers_of
+from infra.figures.elastic.figures import pools_of, servers_of
+from infra.text import counted, first_of, lasting, written
 from infra.views.elastic.sentences import SENTENCES
 from infra.views.policy import PolicyView
 from infra.views.sentences import sentence
-from infra.views.text import counted, first_of, lasting, written
 from schemas.base import Event, Outcome, Record
 from schemas.decisions import JobAdmitted, JobQuoted
 from schemas.elastic.commands import WorkersAssigned, WorkersReleased
 from schemas.elastic.outcomes import ElasticForecast, JobResized, QueuedJob, ServersCleared
-from schemas.elastic.staffing import PoolGpus, ZoneStaffed
+from schemas.elastic.staffing import ZoneStaffed
 from schemas.elastic.workload import ElasticTerms, ElasticWorkload
 
 _MOST_NAMES = 5
@@ -20,7 +20,6 @@ _MOST_NAMES = 5
 class ElasticView(PolicyView):
     """`PolicyView` of the elastic policy."""
 
-    figures = ElasticFigures
     sentences = SENTENCES
 
     def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:
@@ -171,11 +170,8 @@ def _cleared(cleared: ServersCleared) -> Iterator[str]:
 
 
 def _staffed(staffed: ZoneStaffed) -> Iterator[str]:
-    yield (
-        f"{counted(staffed.jobs_running, 'job')} on {counted(staffed.workers, 'worker')}, "
-        f"{staffed.jobs_waiting} wait; GPUs in use: {_used(staffed.training)} on training servers, "
-        f"{_used(staffed.loaned)} on loaned ones"
-    )
+    if not (staffed.queue or staffed.turns or staffed.on_loan):
+        yield "no job waits, and no server is on loan"
     if staffed.queue:
         last = staffed.queue[-1]
         yield (
@@ -197,10 +193,6 @@ def _staffed(staffed: ZoneStaffed) -> Iterator[str]:
             f"  a reclaim of {effect.servers} would preempt {_names(effect.preempts)}, on "
             f"{_names(effect.preempting)}"
         )
-
-
-def _used(pool: PoolGpus) -> str:
-    return f"{pool.used_gpus} of {pool.gpus}"
 
 
 def _names(names: Sequence[str], of: int = 0) -> str:

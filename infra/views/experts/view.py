@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 
-from infra.views.experts.figures import ExpertsFigures, placed_on
+from infra.figures.experts.figures import placed_on
+from infra.text import counted, written
 from infra.views.experts.sentences import SENTENCES
 from infra.views.policy import PolicyView
 from infra.views.sentences import sentence
-from infra.views.text import counted, written
-from schemas.base import Event, Outcome, Record
+from schemas.base import Outcome, Record
 from schemas.decisions import JobAdmitted
 from schemas.experts.commands import ExpertsPlaced, RanksAssigned, RanksReleased
-from schemas.experts.outcomes import LayerPlaced, PlacementDecided, QueuedRanks, RanksChanged, ZoneServed
+from schemas.experts.outcomes import LayerPlaced, PlacementDecided, QueuedRanks, RanksChanged
 from schemas.experts.reports import ExpertsProfiled, ExpertsRouted, RoutingReport
 from schemas.experts.workload import ExpertsTerms, GatingRule, MoeServeWorkload, MoeTrainWorkload
 
@@ -26,15 +26,7 @@ _REASONS = {
 class ExpertsView(PolicyView):
     """`PolicyView` of the experts policy."""
 
-    figures = ExpertsFigures
     sentences = SENTENCES
-
-    def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:
-        """Return the job's service alone from a zone's state."""
-        if not isinstance(record, ZoneServed):
-            return None
-        mine = tuple(model for model in record.serving if model.job_id == job_id)
-        return record.model_copy(update={"serving": mine}) if mine else None
 
     def words(self, told: Record) -> list[str] | None:
         """Return words for records about one job alone, as `part_of` returns them."""
@@ -53,8 +45,6 @@ class ExpertsView(PolicyView):
                 return [_changed(told)]
             case PlacementDecided():
                 return list(_decided(told))
-            case ZoneServed():
-                return list(_served(told))
             case ExpertsProfiled():
                 return list(_profiled(told))
             case ExpertsRouted():
@@ -72,7 +62,7 @@ class ExpertsView(PolicyView):
         return None
 
     def happening(self, outcome: Outcome) -> str | None:
-        """Return words for changes of ranks and placements, and the zone's state."""
+        """Return words for changes of ranks and placements."""
         match outcome:
             case JobAdmitted(evidence=QueuedRanks() as place):
                 others = counted(place.jobs_waiting, "other job")
@@ -86,8 +76,6 @@ class ExpertsView(PolicyView):
                     f"{outcome.job_id} placement {outcome.revision} ({outcome.reason}), {layers}: the "
                     f"busiest device has {before:.2f} -> {after:.2f} times the mean load"
                 )
-            case ZoneServed():
-                return f"zone {outcome.zone}: {next(_served(outcome))}"
         return None
 
 
@@ -168,18 +156,6 @@ def _layer(layer: LayerPlaced) -> str:
 def _mean_loads(layers: Sequence[LayerPlaced]) -> tuple[float, float]:
     count = len(layers)
     return sum(layer.load_before for layer in layers) / count, sum(layer.load for layer in layers) / count
-
-
-def _served(served: ZoneServed) -> Iterator[str]:
-    yield (
-        f"{served.jobs_training} train, {served.jobs_serving} serve, {served.jobs_waiting} wait; devices in "
-        f"use: {served.used_devices} of {served.devices}"
-    )
-    for model in served.serving:
-        yield (
-            f"{model.job_id}: placement {model.revision}, {model.replicas} experts on all devices and "
-            f"layers, busiest device {model.busiest_load:.2f} of the mean, {model.tokens} tokens told of"
-        )
 
 
 def _profiled(report: ExpertsProfiled) -> Iterator[str]:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from infra.text import signed_percent
 from infra.views.merging.transfers import Transfer, tasks_in
-from infra.views.text import signed_percent
 from schemas.text import plain
 
 MOST_TASKS = 40

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from infra.text import counted
 from infra.views.sentences import sentence_of
-from infra.views.text import counted
 from schemas.merging.estimates import EstimateSolution
 from schemas.merging.problems import MergeSolution, Share
 from schemas.solves import SolveFinished, SolveRequested

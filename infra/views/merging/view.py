@@ -1,6 +1,6 @@
 """Descriptions of the merging policy's own types: workloads, profiles, tasks, merges, plans and commands."""
 
-from infra.views.merging.figures import MergingFigures
+from infra.text import counted, written
 from infra.views.merging.sentences import SENTENCES
 from infra.views.merging.solves import answered_words, competing_words, requested_words
 from infra.views.merging.words import (
@@ -11,11 +11,9 @@ from infra.views.merging.words import (
     plan_words,
     profile_words,
     queued_words,
-    standing_words,
     workload_words,
 )
 from infra.views.policy import PolicyView
-from infra.views.text import counted, written
 from schemas.base import Event, Outcome, Record
 from schemas.decisions import JobAdmitted
 from schemas.merging.commands import LoaderPrewarmed, ProfileOrdered, TaskAssigned, TaskReleased
@@ -25,7 +23,6 @@ from schemas.merging.outcomes import (
     PlanDecided,
     QueuedTask,
     TaskChanged,
-    ZoneMerged,
 )
 from schemas.merging.reports import ProfileReported, TaskEvaluated
 from schemas.merging.workload import MergingTerms, TuningWorkload
@@ -35,7 +32,6 @@ from schemas.solves import SolveFinished, SolveRequested
 class MergingView(PolicyView):
     """`PolicyView` of the merging policy."""
 
-    figures = MergingFigures
     sentences = SENTENCES
 
     def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:
@@ -75,8 +71,6 @@ class MergingView(PolicyView):
                 return list(judged_words(told))
             case PlanDecided():
                 return list(plan_words(told))
-            case ZoneMerged():
-                return list(standing_words(told))
             case SolveRequested():
                 return (competing_words(told) if len(told.job_ids) == 1 else None) or requested_words(told)
             case SolveFinished():
@@ -97,8 +91,6 @@ class MergingView(PolicyView):
                 return next(judged_words(outcome))
             case PlanDecided():
                 return f"zone {outcome.zone}: {next(plan_words(outcome))}"
-            case ZoneMerged():
-                return f"zone {outcome.zone}: {next(standing_words(outcome))}"
             case SolveRequested():
                 words = requested_words(outcome)
                 return None if words is None else f"zone {outcome.zone}: {words[0]}"

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from infra.views.merging.figures import chain, places, worth
+from infra.figures.merging.figures import chain, places, worth
+from infra.text import counted, lasting, signed_percent
 from infra.views.sentences import sentence
-from infra.views.text import counted, lasting, signed_percent
 from schemas.merging.commands import TransferMode
 from schemas.merging.outcomes import (
     JobForetold,
@@ -13,7 +13,6 @@ from schemas.merging.outcomes import (
     PlanDecided,
     QueuedTask,
     TaskChanged,
-    ZoneMerged,
 )
 from schemas.merging.reports import ProfileReported, TaskEvaluated
 from schemas.merging.workload import TuningWorkload
@@ -23,17 +22,6 @@ _HOW: dict[TransferMode, str] = {
     "temporal": "the second starts from the weights that the first leaves",
     "spatial": "both are trained in one run",
 }
-
-_ERRORS = {
-    "gain_pearson": "correlation of gains {:.2f}",
-    "gain_mape_pct": "accuracy off by {:.3g}%",
-    "gain_sign_pct": "sign of gains right in {:.3g}%",
-    "iterations_mean_pct": "iterations alone off by {:.3g}%",
-    "iterations_max_pct": "at worst {:.3g}%",
-    "transfer_iterations_mean_pct": "merged by {:.3g}%",
-    "transfer_iterations_max_pct": "at worst {:.3g}%",
-}
-"""Texts for the fields of `ForetellingErrors`, in their order."""
 
 
 def workload_words(job: TuningWorkload) -> Iterator[str]:
@@ -195,19 +183,6 @@ def plan_words(plan: PlanDecided) -> Iterator[str]:
     if plan.objective is not None:
         least = "" if plan.bound is None else f", no plan has less than {plan.bound:.4g}"
         yield f"sum of slowdowns {plan.objective:.4g}{least}; solved in {plan.solve_s:.2f} s"
-
-
-def standing_words(zone: ZoneMerged) -> Iterator[str]:
-    """Yield words about the state of a zone, and the errors of its forecasts."""
-    yield (
-        f"{zone.jobs_profiling} profiling, {zone.jobs_running} running, {zone.jobs_waiting} waiting; GPUs in "
-        f"use: {zone.used_gpus} of {zone.gpus}; merged now: {counted(zone.temporal_merges, 'chain')}, "
-        f"{counted(zone.spatial_merges, 'joint run')}"
-    )
-    yield (f"merged jobs done: {zone.merges_finished}, undone: {zone.merges_undone}, {worth(zone.saved_s)}")
-    errors = zone.errors.model_dump(exclude_none=True)
-    if errors:
-        yield "what was foretold: " + ", ".join(_ERRORS[name].format(value) for name, value in errors.items())
 
 
 def _merge_words(told: MergeForetold) -> str:

@@ -52,6 +52,7 @@ def _kind(settings: type[PolicySettings], solves: tuple[Solve, ...] = ()) -> Pol
         solves=solves,
         virtual_runners={SlotAssigned.RUNNER: "infra.simulation.lora.slots:VirtualSlots"},
         drawn="infra.workloads.auction:draw",
+        figures="infra.figures.auction.figures:AuctionFigures",
         view="infra.views.auction.view:AuctionView",
         warm_up="streams.policies.auction.warm_up:story",
         awaits_kernels="streams.policies.auction.warm_up:is_large",

@@ -23,7 +23,7 @@ ELASTIC = PolicyKind(
     view="infra.views.elastic.view:ElasticView",
     virtual_runners={WorkersAssigned.RUNNER: "infra.simulation.elastic.workers:VirtualWorkers"},
     drawn="infra.workloads.elastic.drawing:draw",
-    measures="infra.simulation.elastic.measures:ElasticMeasures",
+    figures="infra.figures.elastic.figures:ElasticFigures",
     warm_up="streams.policies.elastic.warm_up:story",
     awaits_kernels="streams.policies.elastic.warm_up:searches",
 )

@@ -1,13 +1,11 @@
-"""Periodic reports of an elastic zone: its workers, its queue and its next reclaims."""
+"""Periodic reports of an elastic zone: its queue and its next reclaims."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from operator import attrgetter
 
-from schemas.elastic.staffing import PoolGpus, ReclaimEffect, TurnGiven, WaitingJob, ZoneStaffed
-from solvers.elastic.cluster import Cluster
-from solvers.elastic.demand import Pool
+from schemas.elastic.staffing import ReclaimEffect, TurnGiven, WaitingJob, ZoneStaffed
 from solvers.elastic.lent import Lent, Reclaim, lent_by
 from solvers.elastic.reclaiming import Choice
 from streams.policies.elastic.turns import QueueTurns, Turn
@@ -51,27 +49,15 @@ def staffed(
         on_loan: the servers that may be reclaimed.
         choose: the choice of the servers to return.
     """
-    running = [job for job in workforce.jobs.values() if job.members]
     harmless, reclaims = _reclaims(lent_by(workforce.cluster, on_loan), choose)
     return ZoneStaffed(
         zone=zone,
-        jobs_waiting=workforce.jobs_without_workers,
-        jobs_running=len(running),
-        workers=sum(job.workers for job in running),
-        training=_gpus(workforce.cluster, "training"),
-        loaned=_gpus(workforce.cluster, "loaned"),
         queue=_queue(workforce, turns),
         turns=tuple(map(_given, turns.all)),
         on_loan=len(on_loan),
         harmless_returns=harmless,
         next_reclaims=tuple(map(_effect, reclaims)),
     )
-
-
-def _gpus(cluster: Cluster, pool: Pool) -> PoolGpus:
-    servers = list(map(cluster.server, cluster.servers(pool)))
-    gpus = sum(server.gpus for server in servers)
-    return PoolGpus(gpus=gpus, used_gpus=gpus - sum(server.free for server in servers))
 
 
 def _given(turn: Turn) -> TurnGiven:

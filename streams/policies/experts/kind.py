@@ -1,7 +1,7 @@
 """The manifest of the experts policy."""
 
 from schemas.experts.commands import ExpertsPlaced, RanksAssigned, RanksReleased
-from schemas.experts.outcomes import PlacementDecided, QueuedRanks, RanksChanged, ZoneServed
+from schemas.experts.outcomes import PlacementDecided, QueuedRanks, RanksChanged
 from schemas.experts.reports import ExpertsProfiled, ExpertsRouted
 from schemas.experts.settings import ExpertsPolicy
 from schemas.experts.workload import ExpertsTerms, MoeServeWorkload, MoeTrainWorkload
@@ -15,7 +15,7 @@ EXPERTS = PolicyKind(
     terms=(ExpertsTerms,),
     evidence=(QueuedRanks,),
     inputs=(Input(ExpertsProfiled, FLEET), Input(ExpertsRouted, FLEET)),
-    outcomes=(RanksChanged, PlacementDecided, ZoneServed, RanksAssigned, ExpertsPlaced, RanksReleased),
+    outcomes=(RanksChanged, PlacementDecided, RanksAssigned, ExpertsPlaced, RanksReleased),
     reasons={
         "job.admitted": ("queued",),
         "job.rejected": ("larger_than_the_zone",),
@@ -24,7 +24,7 @@ EXPERTS = PolicyKind(
     },
     virtual_runners={RanksAssigned.RUNNER: "infra.simulation.experts.ranks:VirtualRanks"},
     drawn="infra.workloads.experts:draw",
-    measures="infra.simulation.experts.measures:ExpertsMeasures",
+    figures="infra.figures.experts.figures:ExpertsFigures",
     view="infra.views.experts.view:ExpertsView",
     warm_up="streams.policies.experts.warm_up:story",
 )

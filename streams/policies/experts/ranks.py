@@ -30,8 +30,6 @@ class Ranks(RigidGangs[MoeJob, ChangeReason]):
         self.time_s = context.cell.epoch_s
         self.report_interval_s = 0.0
         self.patience_s = math.inf
-        self.has_news = False
-        """Whether the zone has changed since its last report."""
         self._next_claim_s = -math.inf
         """Earliest time of the next claim without another event."""
         self._next_retry_s = -math.inf
@@ -50,10 +48,6 @@ class Ranks(RigidGangs[MoeJob, ChangeReason]):
     def add(self, job: MoeJob) -> None:
         self.turns.join(job.job.user)
         super().add(job)
-
-    def note(self, job: MoeJob) -> None:
-        super().note(job)
-        self.has_news = True
 
     def begin_all(self) -> None:
         """Assign idle devices to waiting jobs, in the order of their turns, and preempt others for one that

@@ -49,7 +49,6 @@ class ExpertRouting:
         job.hear(self._ranks.orders.elapsed_s)
         if isinstance(job.workload, MoeServeWorkload):
             self._place(job, job.workload, report)
-        self._ranks.has_news = True
 
     def _fault(self, job: MoeJob, report: RoutingReport) -> Facts | None:
         """Return why a report is unusable; None if it is usable."""

@@ -14,7 +14,6 @@ from streams.policies.experts.invariants import broken_invariants
 from streams.policies.experts.job import MoeJob
 from streams.policies.experts.ranks import Ranks
 from streams.policies.experts.routing import ExpertRouting
-from streams.policies.experts.zone_served import served
 from streams.policies.gang.gangs import Why
 from streams.policies.gang.rigid import RigidZone
 from streams.policies.ignored import no_such_run
@@ -28,7 +27,6 @@ class ExpertsZone(RigidZone[MoeJob, ChangeReason]):
         self._ranks = Ranks(context)
         super().__init__(context, self._ranks, MoeJob)
         self._routing = ExpertRouting(cast(ExpertsPolicy, context.zone.policy), self._ranks, context.outcomes)
-        self._next_told_s = context.cell.epoch_s
         self._configure(context)
 
     def _gang_of(self, job: Job) -> MoeJob:
@@ -47,7 +45,7 @@ class ExpertsZone(RigidZone[MoeJob, ChangeReason]):
             self._outcomes.add(no_such_run(report))
 
     def nodes_changed(self, change: NodeChange) -> None:
-        self._ranks.has_news = True
+        self._ranks.has_changed = True
         super().nodes_changed(change)
 
     def wake(self, time_s: float) -> None:
@@ -59,10 +57,6 @@ class ExpertsZone(RigidZone[MoeJob, ChangeReason]):
             self._ranks.end(job, Why("ended"))
         self._vacate()
         self._ranks.begin_all()
-        if self._ranks.has_news and time_s >= self._next_told_s:
-            self._ranks.has_news = False
-            self._next_told_s = time_s + self._ranks.report_interval_s
-            self._outcomes.add(served(self._ranks))
 
     def broken_invariants(self) -> Iterator[str]:
         yield from super().broken_invariants()
@@ -80,16 +74,14 @@ class ExpertsZone(RigidZone[MoeJob, ChangeReason]):
             **super().state(),
             "turns": self._ranks.turns.state(),
             "time_s": self._ranks.time_s,
-            "changed": [self._ranks.has_changed, self._ranks.has_news],
-            "next_told_s": self._next_told_s,
+            "has_changed": self._ranks.has_changed,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         self._ranks.time_s = state["time_s"]
-        self._next_told_s = state["next_told_s"]
         super().restore(state)
         self._ranks.turns.restore(state["turns"])
-        self._ranks.has_changed, self._ranks.has_news = state["changed"]
+        self._ranks.has_changed = state["has_changed"]
 
     def _state_of(self, gang: MoeJob) -> Any:
         return gang.to_state()
@@ -102,7 +94,7 @@ class ExpertsZone(RigidZone[MoeJob, ChangeReason]):
         policy = cast(ExpertsPolicy, context.zone.policy)
         self._ranks.report_interval_s = policy.report_interval_s
         self._ranks.patience_s = policy.patience_s
-        self._ranks.has_changed = self._ranks.has_news = True
+        self._ranks.has_changed = True
         self._routing.configure(policy)
 
 

@@ -10,7 +10,6 @@ from schemas.merging.outcomes import (
     PlanDecided,
     QueuedTask,
     TaskChanged,
-    ZoneMerged,
 )
 from schemas.merging.problems import MergeProblem, MergeSolution, RivalProblem
 from schemas.merging.reports import ProfileReported, TaskEvaluated
@@ -25,7 +24,7 @@ MERGING = PolicyKind(
     evidence=(QueuedTask,),
     inputs=(Input(ProfileReported, FLEET), Input(TaskEvaluated, FLEET)),
     outcomes=(
-        *(JobForetold, TaskChanged, MergeJudged, PlanDecided, ZoneMerged),
+        *(JobForetold, TaskChanged, MergeJudged, PlanDecided),
         *(ProfileOrdered, TaskAssigned, TaskReleased, LoaderPrewarmed),
     ),
     reasons={
@@ -55,6 +54,6 @@ MERGING = PolicyKind(
     ),
     virtual_runners={TaskAssigned.RUNNER: "infra.simulation.merging.tuner:VirtualTuner"},
     drawn="infra.workloads.merging:draw",
-    measures="infra.simulation.merging.measures:MergingMeasures",
+    figures="infra.figures.merging.figures:MergingFigures",
     view="infra.views.merging.view:MergingView",
 )

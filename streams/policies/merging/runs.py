@@ -24,7 +24,6 @@ from streams.policies.merging.merge_results import (
 from streams.policies.merging.speeds import Speeds
 from streams.policies.merging.tasks import Tasks
 from streams.policies.merging.turns import ProfileTurns
-from streams.policies.merging.zone_merged import MergingReports
 from streams.policies.orders import facts_of_failure
 from streams.policies.policy import ZoneContext
 
@@ -36,7 +35,6 @@ class MergingRuns(Tasks):
         self._knowledge = knowledge
         self.speeds = Speeds(cast(MergingPolicy, context.zone.policy))
         super().__init__(context, gpus, Forecasts(context.zone.id, knowledge, self.speeds))
-        self.standing = MergingReports(context.cell.epoch_s)
         self.turns = ProfileTurns(self)
 
     def profile_all(self) -> None:
@@ -184,9 +182,6 @@ class MergingRuns(Tasks):
             self._report_merge(job, "finished" if job.finished is not None else "ended_early")
         is_alone = (job.merge is None or job.merge.is_donor) and not job.is_undone
         if job.finished is not None and is_alone and job.iterations > 0:
-            expected = self._knowledge.kinds[job.kind].expected_iterations
-            if expected is not None:
-                self.standing.note_alone(expected, job.iterations)
             self._knowledge.note_finished(job)
         if job.finished is not None:
             self._knowledge.note_trained(job.iterations * job.workload.hyperparameters.batch_size)
@@ -200,7 +195,6 @@ class MergingRuns(Tasks):
             return
         kind = self._knowledge.kinds[job.kind]
         decision, past = merge_result(self.zone, job, merge, kind, self.forecasts.step_s(job, 1), reason)
-        self.standing.note(decision)
         if reason == "undone":
             self._knowledge.note_lost(job.iterations * job.workload.hyperparameters.batch_size)
         if learns:

@@ -140,9 +140,6 @@ class MergingZone(GangZone[TuningJob, TaskChangeReason]):
         super().wake(time_s)
         self._runs.profile_all()
         self._planning.wake(time_s)
-        told = self._runs.standing.due(time_s, self._runs, self._runs.policy.interval_s)
-        if told is not None:
-            self._outcomes.add(told)
 
     def solved(self, answer: SolveFinished) -> None:
         self._planning.solved(answer)
@@ -172,7 +169,6 @@ class MergingZone(GangZone[TuningJob, TaskChangeReason]):
             "speeds": self._runs.speeds.state(),
             "planning": self._planning.state(),
             "has_changed": self._runs.has_changed,
-            "standing": self._runs.standing.state(),
             "turns": self._runs.turns.state(),
         }
 
@@ -185,7 +181,6 @@ class MergingZone(GangZone[TuningJob, TaskChangeReason]):
         self._runs.speeds.restore(state["speeds"])
         self._planning.restore(state["planning"])
         self._runs.has_changed = state["has_changed"]
-        self._runs.standing.restore(state["standing"])
         self._runs.turns.restore(state["turns"])
 
     def _configure(self, context: ZoneContext) -> None:

@@ -10,9 +10,9 @@ import pytest
 from bench.workloads.arrivals import TraceArrivals
 from bench.workloads.paper import DEADLINE_RULES, PaperSetting, arrivals_for_load, draw
 from bench.workloads.tasks import UNIT_MICROS, mean_price_units
+from infra.figures.board import Board
+from infra.figures.summary import summarise
 from infra.simulation.simulator import Simulation
-from infra.views.board import Board
-from infra.views.summary import summarise
 from infra.workloads.auction import AuctionWorkload
 from schemas.auction.bids import Task
 from schemas.cells import CellConfigured
@@ -180,7 +180,7 @@ def test_declared_bounds_are_independent_of_draws():
 def test_small_workload_never_overfills_node():
     cell, workload = draw(SMALL, 5)
     run = Simulation(cell, workload.inputs(cell.epoch_s)).run()
-    summary = summarise(Board.of(cell.cell, (entry.envelope for entry in run.ledger), run.decisions))
+    summary = summarise(Board.of(cell.cell, run.ledger, run.decisions))
     assert summary.jobs == len(workload.jobs)
     assert summary.admitted == len(summary.adapters) > 30
     assert {"price_not_below_bid", "deadline_too_soon"} <= summary.rejected.keys()

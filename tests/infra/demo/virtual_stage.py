@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from infra.demo.stage import Stage
-from infra.views.board import Boards
+from infra.figures.board import Boards
 from schemas.base import Event
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
@@ -90,10 +90,10 @@ class VirtualLog:
         for decision in decisions:
             if isinstance(decision.outcome, SlotAssigned):
                 self._obey(decision.outcome)
-        records: list[Envelope | Decision] = [self.bench.ledger[-1].envelope, *decisions]
-        for record in records:
+        entry = self.bench.ledger[-1]
+        for record in (entry, *decisions):
             self.boards.take(record)
-        return records
+        return [entry.envelope, *decisions]
 
     def _obey(self, slot: SlotAssigned) -> None:
         at_s = slot.slot_start_s + LATENCY_S

@@ -7,12 +7,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from infra.errors import CommandError
+from infra.figures.board import Board
+from infra.figures.summary import summarise
 from infra.simulation.alternative import Alternative, NodeAddition
 from infra.simulation.auction.policies import OtherPolicies
 from infra.simulation.simulator import Simulation
 from infra.simulation.what_if import JobEnd, Step, WhatIf, ledger_configuration, recorded, what_if
-from infra.views.board import Board
-from infra.views.summary import summarise
 from infra.workloads.arrivals import generate
 from infra.workloads.auction import draw_workload
 from schemas.auction.evidence import JobReplanned

@@ -17,7 +17,7 @@ from schemas.decisions import (
     NodeMoved,
 )
 from schemas.experts.commands import RanksAssigned, RanksReleased
-from schemas.experts.outcomes import RanksChanged, ZoneServed
+from schemas.experts.outcomes import RanksChanged
 from schemas.experts.reports import ELEMENTS_PER_LAYER, MAX_ELEMENTS
 from schemas.fleet import CommandRefused, NodeHeard, NodeSilent, RefusedRun
 from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceLoadReported
@@ -30,7 +30,6 @@ from tests.support.cells import Bench
 from tests.support.moe import (
     CELL,
     LENDER,
-    SKEWED,
     MoeBench,
     commands,
     failed,
@@ -401,22 +400,6 @@ def test_a_stale_report_changes_nothing():
         (ignored,) = script.send(stale)
         assert isinstance(ignored, EventIgnored)
         assert ignored.reason == "stale_report"
-
-
-def test_zone_state_is_reported_on_change_and_interval():
-    script = Script()
-    (leader, _) = script.start("a", serving(3))
-    told = [o for o in script.pass_time(20.0) if isinstance(o, ZoneServed)]
-    assert [(view.jobs_serving, view.devices, view.used_devices, view.serving) for view in told] == [
-        (1, 4, 3, ())
-    ]
-    script.send(profiled(leader, SKEWED))
-    assert not any(isinstance(o, ZoneServed) for o in script.pass_time(1.0))
-    (view,) = (o for o in script.pass_time(20.0) if isinstance(o, ZoneServed))
-    (service,) = view.serving
-    assert (service.job_id, service.revision, service.tokens) == ("a", 1, sum(SKEWED))
-    assert 1.0 <= service.busiest_load < 1.5
-    assert not any(isinstance(o, ZoneServed) for o in script.pass_time(20.0))
 
 
 def test_user_exceeding_room_gets_cell_full():

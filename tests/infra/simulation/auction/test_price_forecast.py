@@ -8,8 +8,10 @@ from typer.testing import CliRunner
 
 from infra.cli import app_with
 from infra.errors import CommandError
+from infra.figures.auction.figures import AuctionFigures
+from infra.figures.board import Board
+from infra.figures.summary import summarise
 from infra.simulation.auction.price_forecast import forecast_from_ledger, own_forecasts
-from infra.views.auction.figures import AuctionFigures
 from schemas.auction.evidence import ZonePriced
 from schemas.auction.settings import AuctionPolicy
 from schemas.base import HOURS_PER_DAY
@@ -120,7 +122,5 @@ def test_expected_hours_appear_after_days_with_night(
     bars = "▁" * 8 + "█" * 10 + "▁" * 6
     told = f"from 0 to 24 o'clock UTC it expects {bars}; "
     assert told in output
-    figures = AuctionFigures()
-    for decision in bench.decisions:
-        figures.take_decision(decision)
+    figures = summarise(Board.of("c", bench.ledger, bench.decisions)).part(AuctionFigures)
     assert told in figures.headline()

@@ -1,20 +1,12 @@
 """What the zone tells of jobs, such that all who read its log can follow: no GPUs are lost without a word."""
 
-import pytest
-
 from infra.simulation.simulator import SimulatedRun, Simulation
 from infra.workloads.drawing import draw_jobs
 from schemas.codec import Decision
 from schemas.decisions import JobCompleted
 from schemas.fleet import NodeOffline
 from schemas.merging.commands import TaskReleased
-from schemas.merging.outcomes import (
-    ForetellingErrors,
-    JobForetold,
-    MergeJudged,
-    TaskChanged,
-    ZoneMerged,
-)
+from schemas.merging.outcomes import JobForetold, MergeJudged, TaskChanged
 from tests.infra.simulation.merging.small import (
     CELL,
     SmallTruth,
@@ -78,17 +70,6 @@ def test_job_losing_gpus_gets_release():
     for decision in released:
         told = by_cause.get((decision.cell, decision.place[0]), set())
         assert set(decision.outcome.job_ids) <= told, decision
-
-
-def test_zone_reports_errors_of_forecasts():
-    # The first job was taken to need all of a thousand iterations, and needed 600; the second 600 again.
-    jobs = [(1.0, submit("zero")), (1_000.0, submit("one")), (3_000.0, submit("two"))]
-    run = simulated(merging_cell(interval_s=120.0), jobs)
-    told = [each.outcome for each in run.decisions if isinstance(each.outcome, ZoneMerged)]
-    assert told[0].errors == ForetellingErrors()
-    alone = told[-1].errors
-    assert alone.iterations_max_pct == pytest.approx(100 * 400 / 600)
-    assert alone.iterations_mean_pct == pytest.approx(100 * 400 / 600 / 2)
 
 
 def test_job_on_full_zone_is_profiled_later():

@@ -2,8 +2,8 @@
 
 from functools import cache
 
+from infra.figures.board import Board
 from infra.simulation.simulator import SimulatedRun
-from infra.views.board import Board
 from infra.views.story import Story
 from infra.views.words import describe, happening
 from schemas.clock import ClockTicked
@@ -45,6 +45,6 @@ def board_at(run: SimulatedRun, time_s: float) -> Board:
     end = next(later, len(run.ledger))
     return Board.of(
         CELL,
-        (entry.envelope for entry in run.ledger if entry.offset < end),
+        (entry for entry in run.ledger if entry.offset < end),
         (decision for decision in run.decisions if decision.place[0] < end),
     )

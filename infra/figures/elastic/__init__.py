@@ -1,0 +1,1 @@
+"""Figures of zones under the elastic policy."""

@@ -1,0 +1,79 @@
+"""Figures of a merging zone, in the terms of Ymir's evaluation (section 7)."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from infra.figures.distribution import Distribution
+from solvers.merging.errors import GainFigures, IterationFigures
+
+
+@dataclass(frozen=True)
+class Fairness:
+    """Finish-time fairness rho of completed jobs: above 1, sharing the zone has delayed the job."""
+
+    mean: float
+    worst: float
+    hurt_share: float
+    """Share of the jobs with rho above 1."""
+
+
+@dataclass(frozen=True)
+class MergingEvaluation:
+    """Figures of one zone and one simulation."""
+
+    jobs: int
+    """Number of submitted jobs."""
+    completed: int
+    jct: Distribution
+    """Job completion times."""
+    makespan_s: float
+    """Time from the first submission to the last end."""
+    temporal_share: float
+    """Share of the completed jobs that provided or received weights (A -> B)."""
+    spatial_share: float
+    """Share of the completed jobs that were trained with another in one run (A || B)."""
+    merges_undone: int
+    """Number of merges that were undone without a gain."""
+    saved_s: float
+    """Time that merges saved, with one GPU."""
+    preemptions: int
+    """Number of times that a job lost its GPUs to others."""
+    gain: GainFigures
+    """Errors of forecast gains (Table 2), for completed merged jobs."""
+    iterations_alone: IterationFigures
+    """Errors of forecast iterations, for jobs that ran alone."""
+    iterations_merged: IterationFigures
+    fairness: Fairness | None
+    """None before the first completed job."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            **asdict(self),
+            "gain": self.gain._asdict(),
+            "iterations_alone": self.iterations_alone._asdict(),
+            "iterations_merged": self.iterations_merged._asdict(),
+            "jct": self.jct.as_json(),
+        }
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """Yield names and values for people."""
+        yield "job completion time", self.jct.row()
+        yield "makespan", f"{self.makespan_s:,.0f} s"
+        yield "jobs merged: temporal, spatial", f"{self.temporal_share:.1%}, {self.spatial_share:.1%}"
+        yield "merges undone", str(self.merges_undone)
+        yield "preemptions", str(self.preemptions)
+        if self.gain.mape_pct is not None and self.gain.sign_pct is not None:
+            errors = f"{self.gain.mape_pct:.1f} %, {self.gain.sign_pct:.1f} %"
+            yield "gains foretold: error of the accuracy, right sign", f"{errors} of {self.gain.pairs}"
+        for name, part in (("alone", self.iterations_alone), ("merged", self.iterations_merged)):
+            if part.mean_ape_pct is not None and part.max_ape_pct is not None:
+                errors = f"mean {part.mean_ape_pct:.1f} %, worst {part.max_ape_pct:.1f} % of {part.jobs}"
+                yield f"iterations foretold of jobs {name}: error", errors
+        if self.fairness is not None:
+            fair = self.fairness
+            yield (
+                "finish-time fairness: mean, worst, share above 1",
+                f"{fair.mean:.2f}, {fair.worst:.2f}, {fair.hurt_share:.1%}",
+            )

@@ -1,0 +1,97 @@
+"""Interface of a policy's figures of one zone."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pkgutil import resolve_name
+from typing import Any, Generic, TypeVar
+
+from infra.figures.jobs import Jobs, JobTimeline
+from infra.figures.nodes import Node, Nodes
+from schemas.base import Event, Outcome
+from schemas.cells import CellConfigured
+from schemas.kinds import KINDS
+
+Table = Sequence[Mapping[str, Any]]
+"""Rows with the same columns."""
+
+
+J = TypeVar("J", bound=JobTimeline)
+
+
+class ZoneFigures(Generic[J]):
+    """Figures of one zone, folded from its cell's events and decisions; they can be read at any time.
+
+    The caller gives the times (Unix s): a simulation those of its steps, a follower of a log those of the
+    cell's clock, which stands still between two ticks. A decision is folded after its event. Jobs and nodes
+    are folded first, so figures may set fields of jobs. Each method is optional.
+    """
+
+    JOB: type[J]
+    """Type of the zone's jobs."""
+
+    def __init__(self, cell: CellConfigured, zone: str, jobs: Jobs, nodes: Nodes) -> None:  # noqa: ARG002
+        """Begin.
+
+        Args:
+            cell: Configuration of the cell, when the zone is added.
+            zone: Id of the zone.
+            jobs: Jobs of the cell.
+            nodes: Nodes of the cell.
+        """
+        self._zone = zone
+        self._jobs = jobs
+        self._nodes = nodes
+
+    def take_event(self, time_s: float, event: Event) -> None:
+        """Fold an event of the cell."""
+
+    def take_outcome(self, time_s: float, outcome: Outcome) -> None:
+        """Fold a decision of the cell."""
+
+    def headline(self) -> str:
+        """Return the state in a few words, for the line above a watcher's tables."""
+        return ""
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """Yield names and texts for a summary."""
+        yield from ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the figures as a JSON object."""
+        return {}
+
+    def tables(self) -> Mapping[str, Table]:
+        """Return tables for files, by the file's name without its ending."""
+        return {}
+
+    def job_cells(self, job: JobTimeline) -> Mapping[str, str]:  # noqa: ARG002
+        """Return the cells of a job's row, by the name of the column."""
+        return {}
+
+    def node_cells(self, node: Node) -> Mapping[str, str]:  # noqa: ARG002
+        """Return the cells of a node's row, by the name of the column."""
+        return {}
+
+    def kept(self) -> Iterator[J]:
+        """Yield the jobs of the zone that are not over or are kept, in the order of submission."""
+        for job in self._jobs.by_id.values():
+            if isinstance(job, self.JOB) and job.zone == self._zone:
+                yield job
+
+    def admitted(self) -> Iterator[J]:
+        """Yield the jobs of the zone that are admitted and not over."""
+        return (job for job in self.kept() if job.state == "admitted")
+
+    def _job(self, job_id: str) -> J | None:
+        job = self._jobs.by_id.get(job_id)
+        return job if isinstance(job, self.JOB) and job.zone == self._zone else None
+
+
+def figures_of(cell: CellConfigured, zone: str, jobs: Jobs, nodes: Nodes) -> ZoneFigures[Any] | None:
+    """Return the figures of a zone of this cell; None if its policy has none."""
+    kind = next(each.policy.kind for each in cell.zones if each.id == zone)
+    reference = KINDS[kind].figures
+    if reference is None:
+        return None
+    figures: ZoneFigures[Any] = resolve_name(reference)(cell, zone, jobs, nodes)
+    jobs.types[zone] = figures.JOB
+    return figures

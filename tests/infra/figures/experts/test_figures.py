@@ -1,0 +1,143 @@
+"""What a watcher, a summary and `explain` show of an experts zone."""
+
+from infra.commands.explain import show
+from infra.figures.board import Board
+from infra.figures.experts.figures import ExpertsFigures
+from infra.figures.summary import summarise
+from infra.views.story import Story
+from infra.views.words import describe, happening
+from schemas.fleet import NodeSilent
+from tests.streams.experts.test_zone import Script, released
+from tests.support.moe import (
+    CELL,
+    EVEN,
+    SKEWED,
+    TURNED,
+    gone,
+    online,
+    profiled,
+    progressed,
+    routed,
+    serving,
+    started,
+    training,
+)
+
+
+def script() -> Script:
+    """Service `s` has all devices and is placed twice; job `t` waits."""
+    script = Script()
+    leader, _ = script.start("s", serving(4))
+    script.send(profiled(leader, SKEWED, EVEN))
+    for _ in range(2):
+        script.send(routed(leader, TURNED, EVEN, revision=1))
+    script.start("t", training(2), "ben")
+    script.pass_time(20.0)
+    return script
+
+
+def board(script: Script) -> Board:
+    return Board.of(CELL, script.bench.ledger, script.bench.decisions)
+
+
+def story_of(script: Script, job_id: str) -> Story:
+    story = Story(job_id)
+    for decision in script.bench.decisions:
+        story.take_decision(decision)
+    for entry in script.bench.ledger:
+        story.take_event(entry.offset, entry.envelope)
+    return story
+
+
+def told(script: Script, job_id: str) -> list[str]:
+    return [line for chapter in story_of(script, job_id).chapters for line in describe(chapter.record)]
+
+
+def heard(script: Script) -> list[str]:
+    return [line for decision in script.bench.decisions if (line := happening(decision)) is not None]
+
+
+def test_jobs_and_nodes_are_shown_with_their_ranks():
+    seen = board(script())
+    jobs = seen.jobs.by_id
+    assert seen.job_cells(jobs["s"])["ranks"] == "4 ranks on n0 x2, n1 x2"
+    assert seen.job_cells(jobs["s"])["placement"].startswith("2, busiest 1.0")
+    assert seen.job_cells(jobs["t"])["ranks"] == "waits for 2"
+
+
+def test_service_stays_on_nodes_until_runs_end():
+    script = Script()
+    leader, other = script.start("s", serving(4))
+    script.send(started(leader), started(other), profiled(leader, SKEWED, EVEN), routed(leader, TURNED, EVEN))
+    assert board(script).jobs.by_id["s"].nodes == {leader.node, other.node}
+    script.send(progressed(other, 0, complete=True))
+    assert board(script).jobs.by_id["s"].nodes == {leader.node}
+
+
+def test_summary_has_runs_and_placements():
+    figures = summarise(board(script())).part(ExpertsFigures)
+    assert (figures.running, figures.waiting, figures.ranks) == (1, 1, 4)
+    assert dict(figures.rows())["devices with ranks"] == "4 of 4"
+    assert figures.as_json()["placements"] == {"initial": 1, "popularity_shifted": 1, "devices_changed": 0}
+    assert dict(figures.rows())["placements"] == "1 initial, 1 popularity shifted, 0 devices changed"
+    assert figures.headline().startswith("1 running on 4 ranks, 1 queued, busiest device 1.")
+
+
+def test_no_line_is_shown_of_a_zone_without_jobs():
+    figures = summarise(board(Script())).part(ExpertsFigures)
+    assert (figures.headline(), figures.as_json()["jobs"]) == ("", 0)
+
+
+def test_service_shows_placements_with_reasons():
+    said = told(script(), "s")
+    for line in (
+        "serves tiny to prompts of prompts.jsonl, 1000 requests",
+        "jobs that wait beside it: 0; it needs 4 devices at once",
+        "started with 4 ranks on n0 x2, n1 x2, generation 1",
+        "n0 runs 2 of 4 ranks: generation 1, from 0 samples",
+        "n0 has profiled it: 10 sample paths of 3 layers; 70% of estimates were right",
+        "20000 tokens over 2 layers of 8 experts; up to 80% of a layer go to one expert",
+        "its experts are placed by what its profile stage has counted: placement 1",
+        "its placement follows the tokens, which go to other experts than before: placement 2",
+        "n1 is told placement 2, of 1 layer",
+    ):
+        assert line in said, line
+    assert any(line.startswith("layer 0: busiest device ") and "2 reports in a row" in line for line in said)
+
+
+def test_explain_ends_with_the_figures_of_a_live_job(capsys):
+    show(CELL, story_of(script(), "s"), json=False)
+    last = capsys.readouterr().out.splitlines()[-1].strip()
+    assert last.startswith("latest figures  ranks 4 ranks on n0 x2, n1 x2, placement 2, busiest 1.0")
+
+
+def test_preempted_job_shows_its_cause():
+    script = Script(1, patience_s=60.0)
+    script.start("s", serving(2))
+    script.start("t", training(2), "ben")
+    script.pass_time(59.0)
+    assert "gives way and is queued again: job t of user ben has waited for 60 s" in told(script, "s")
+    assert dict(summarise(board(script)).part(ExpertsFigures).rows())["jobs that gave way"] == "1"
+
+
+def test_training_job_shows_gating():
+    assert "gating top2; 2 ranks, global batch 32" in told(script(), "t")
+
+
+def test_lost_node_is_shown():
+    lost = script()
+    outcomes = lost.send(NodeSilent(cell=CELL, node="n1", silent_s=60.0))
+    lost.send(gone(released(outcomes)[0]), online("n1"))
+    lost.pass_time()
+    said = told(lost, "s")
+    assert "loses its ranks and is queued again (node_lost): node n1 is down" in said
+    assert "n1 gives up its ranks of generation 1 (node_lost)" in said
+    assert "resumed with 4 ranks on n0 x2, n1 x2, generation 2" in said
+
+
+def test_a_watcher_hears_of_ranks_and_placements():
+    said = heard(script())
+    assert "s queued beside 0 other jobs: needs 4 ranks" in said
+    assert any(
+        line.startswith("s placement 2 (popularity_shifted), 1 layer: the busiest device ") for line in said
+    )
