@@ -16,7 +16,6 @@ LONGER = {
     "executors.md",
     "schemas.md",
     "streams.md",
-    "tuner.md",
 }
 """Pages that are still to be divided."""
 
