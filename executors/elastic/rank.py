@@ -1,6 +1,5 @@
 """A rank of a data-parallel job: it trains its share of each batch, on any number of ranks."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -14,8 +13,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from executors.elastic.runner import ElasticOrder
 from executors.gang.batches import IGNORED, global_batch, pad, share
-from executors.gang.checkpoints import MODEL_TENSORS, OPTIMIZER_TENSORS, JobResult, Position, State
-from executors.gang.faults import DivergedError
+from executors.gang.checkpoints import MODEL_TENSORS, JobResult, Position, State
+from executors.gang.faults import raise_if_diverged
 from executors.gang.group import ProcessGroup
 from executors.gang.models import (
     TrainableModel,
@@ -26,18 +25,17 @@ from executors.gang.models import (
 )
 from executors.gang.rank import GangRank, live
 from executors.gang.replicated import ReplicatedTraining
+from executors.lora.adapted_pass import precision
+from executors.lora.adapter import adamw
 from executors.lora.base_model import load_tokenizer
 from executors.lora.batch import TokenSequence
-from executors.lora.checkpoint import ADAPTER_TENSORS
+from executors.lora.checkpoint import ADAPTER_TENSORS, FIRST_MOMENT, OPTIMIZER_TENSORS, SECOND_MOMENT
 from executors.lora.dataset import DatasetError, DatasetRoot
 from executors.lora.model_kind import BaseModelError, is_classifier, read_config, text_records
 from executors.lora.pretrained import load_pretrained, refuse_missing
 from executors.lora.randomness import derive_seed
 from executors.lora.records import with_columns
 from schemas.lora import LoraHyperparameters
-
-_FIRST_MOMENT_PREFIX = "exp_avg."
-_SECOND_MOMENT_PREFIX = "exp_avg_sq."
 
 
 def run_rank(order_json: str, connection: "Connection[bytes, bytes]") -> None:
@@ -97,18 +95,10 @@ class DataParallelTraining(ReplicatedTraining[ElasticOrder, SequenceShare]):
         for parameter in self._parameters.values():
             parameter.grad = self._gradient[start : start + parameter.numel()].view_as(parameter)
             start += parameter.numel()
-        self._optimizer = torch.optim.AdamW(
-            self._parameters.values(),
-            lr=hyperparameters.learning_rate,
-            weight_decay=hyperparameters.weight_decay,
-            fused=True,
-        )
-        for parameter in self._parameters.values():
-            self._optimizer.state[parameter] = {
-                "step": torch.zeros((), device=device),
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
-            }
+        moments = {
+            each: (torch.zeros_like(each), torch.zeros_like(each)) for each in self._parameters.values()
+        }
+        self._optimizer = adamw(moments, hyperparameters.learning_rate, hyperparameters.weight_decay, 0)
         # The first pass of a process takes longer, so it runs before others wait for it.
         self._loss(self.share(0, len(self._batch())).sequences).backward()
         self._sums.zero_()
@@ -145,11 +135,7 @@ class DataParallelTraining(ReplicatedTraining[ElasticOrder, SequenceShare]):
         group.add_up("the gradient", self._sums)
         norm = float(torch.linalg.vector_norm(self._gradient))
         loss_value = float(self._sums[-1])
-        if not (math.isfinite(norm) and math.isfinite(loss_value)):
-            raise DivergedError(
-                f"the training has diverged: loss {loss_value}, gradient norm {norm} after "
-                f"{self._present.samples_done} samples"
-            )
+        raise_if_diverged(loss_value, norm, self._present.samples_done)
         if norm > self._hyperparameters.max_gradient_norm:
             self._gradient.mul_(self._hyperparameters.max_gradient_norm / norm)
         self._optimizer.step()
@@ -160,8 +146,8 @@ class DataParallelTraining(ReplicatedTraining[ElasticOrder, SequenceShare]):
         moments = {}
         for name, parameter in self._parameters.items():
             state = self._optimizer.state[parameter]
-            moments[_FIRST_MOMENT_PREFIX + name] = state["exp_avg"]
-            moments[_SECOND_MOMENT_PREFIX + name] = state["exp_avg_sq"]
+            moments[FIRST_MOMENT + name] = state["exp_avg"]
+            moments[SECOND_MOMENT + name] = state["exp_avg_sq"]
         model = {name: parameter.detach() for name, parameter in self._parameters.items()}
         return {MODEL_TENSORS: model, OPTIMIZER_TENSORS: moments}
 
@@ -184,7 +170,7 @@ class DataParallelTraining(ReplicatedTraining[ElasticOrder, SequenceShare]):
     def _loss(self, sequences: Sequence[TokenSequence]) -> Tensor:
         device = self.rank.device
         batch = pad(sequences, device)
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+        with precision(device):
             logits = self._model.module(
                 input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False
             ).logits

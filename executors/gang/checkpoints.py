@@ -12,7 +12,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from executors.gang.reports import reportable
-from executors.lora.checkpoint import ADAPTER_TENSORS
+from executors.lora.checkpoint import ADAPTER_TENSORS, TRAINING_STATE
 from executors.lora.dataset import DatasetError, JsonlDataset
 from executors.node.checkpoints import Checkpoint, CheckpointStore
 from executors.node.files import digest_of, write_folder
@@ -20,8 +20,6 @@ from schemas.base import Record
 from schemas.fleet import Loss
 
 MODEL_TENSORS = "model.safetensors"
-OPTIMIZER_TENSORS = "optimizer.safetensors"
-TRAINING_STATE = "training_state.json"
 FINISHED_JOB = "finished.json"
 
 _POLL_S = 0.25

@@ -1,5 +1,6 @@
 """Reasons why a rank cannot continue, for its node and for the other ranks of its generation."""
 
+import math
 from contextlib import suppress
 
 from torch import OutOfMemoryError
@@ -16,6 +17,17 @@ _NOTE_WAIT_S = 1.0
 
 class DivergedError(ArithmeticError):
     """The loss or the gradient is not finite."""
+
+
+def raise_if_diverged(loss: float, gradient_norm: float, samples_done: int) -> None:
+    """Check that loss and gradient are finite.
+
+    Raises:
+        DivergedError: they are not.
+    """
+    if not (math.isfinite(gradient_norm) and math.isfinite(loss)):
+        numbers = f"loss {loss}, gradient norm {gradient_norm}"
+        raise DivergedError(f"the training has diverged: {numbers} after {samples_done} samples")
 
 
 def is_permanent_anywhere(error: BaseException) -> bool:

@@ -248,6 +248,23 @@ def is_target(name: str, target: str) -> bool:
     return name == target or name.endswith(f".{target}")
 
 
+def adamw(
+    moments: Mapping[nn.Parameter, tuple[Tensor, Tensor]],
+    learning_rate: float,
+    weight_decay: float,
+    steps: int,
+) -> torch.optim.AdamW:
+    """Return AdamW on parameters, each with its two moments, after a number of updates."""
+    optimizer = torch.optim.AdamW(list(moments), lr=learning_rate, weight_decay=weight_decay, fused=True)
+    for parameter, (first, second) in moments.items():
+        optimizer.state[parameter] = {
+            "step": torch.tensor(float(steps), device=parameter.device),
+            "exp_avg": first,
+            "exp_avg_sq": second,
+        }
+    return optimizer
+
+
 class TrainedAdapter:
     """One adapter and its optimizer. Gradients of all passes since `clear` add up.
 
@@ -270,14 +287,10 @@ class TrainedAdapter:
         self.task = task
         self.layout = layout
         self._adapter = Adapter(layout, state.parameters, device)
-        self._optimizer = torch.optim.AdamW(
-            [self._adapter.vector], lr=task.learning_rate, weight_decay=task.weight_decay, fused=True
+        moments = state.first_moment.to(device, copy=True), state.second_moment.to(device, copy=True)
+        self._optimizer = adamw(
+            {self._adapter.vector: moments}, task.learning_rate, task.weight_decay, state.optimizer_steps
         )
-        self._optimizer.state[self._adapter.vector] = {
-            "step": torch.tensor(float(state.optimizer_steps), device=device),
-            "exp_avg": state.first_moment.to(device, copy=True),
-            "exp_avg_sq": state.second_moment.to(device, copy=True),
-        }
 
     @property
     def gradient(self) -> Tensor:

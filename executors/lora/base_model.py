@@ -26,7 +26,7 @@ from executors.lora.model_files import (
     fault_in_tokenizer_files,
     file_of_chat_template,
 )
-from executors.lora.model_kind import BaseModelError, blamed_on_config, is_classifier, read_config
+from executors.lora.model_kind import BaseModelError, blamed_on_config, is_classifier, one_line, read_config
 from executors.lora.objective import Objective, next_tokens, text_class
 from executors.lora.packed_attention import PACKED_ATTENTION
 from executors.lora.pretrained import load_pretrained, refuse_missing
@@ -234,7 +234,7 @@ def load_tokenizer(directory: Path, model: PreTrainedModel) -> PreTrainedTokeniz
         )
     except Exception as error:
         # Many libraries make tokenizers, each with its own errors.
-        what = " ".join(f"{type(error).__name__}: {error}".split())[:_ERROR_CHARACTERS]
+        what = one_line(error)
         raise BaseModelError(
             f"{directory}: the tokenizer cannot be loaded: {what}: copy the base model's tokenizer files here"
         ) from error

@@ -23,8 +23,8 @@ OPTIMIZER_TENSORS = "optimizer.safetensors"
 TRAINING_STATE = "training_state.json"
 
 _PEFT_PREFIX = "base_model.model."
-_FIRST_MOMENT_PREFIX = "exp_avg."
-_SECOND_MOMENT_PREFIX = "exp_avg_sq."
+FIRST_MOMENT, SECOND_MOMENT = "exp_avg.", "exp_avg_sq."
+"""Prefixes of a parameter's name for AdamW's moments."""
 
 
 class TaskTrainingState(Record):
@@ -69,8 +69,8 @@ def encode_state(state: TaskState, base: SharedBase) -> dict[str, bytes]:
     """Return a state as the contents of a checkpoint's files, by name."""
     layout = base.layout(state.task)
     moments = {
-        **_named(layout, state.first_moment, _FIRST_MOMENT_PREFIX),
-        **_named(layout, state.second_moment, _SECOND_MOMENT_PREFIX),
+        **_named(layout, state.first_moment, FIRST_MOMENT),
+        **_named(layout, state.second_moment, SECOND_MOMENT),
     }
     # PEFT's own loader and others of its kind expect this metadata.
     adapter = save_tensors(_named(layout, state.parameters, _PEFT_PREFIX), metadata={"format": "pt"})
@@ -96,8 +96,8 @@ def decode_state(files: Mapping[str, bytes], base: SharedBase) -> TaskState:
     moments = load_tensors(files[OPTIMIZER_TENSORS])
     return training.with_vectors(
         layout.join(_without_prefix(load_tensors(files[ADAPTER_TENSORS]), _PEFT_PREFIX)),
-        layout.join(_without_prefix(moments, _FIRST_MOMENT_PREFIX)),
-        layout.join(_without_prefix(moments, _SECOND_MOMENT_PREFIX)),
+        layout.join(_without_prefix(moments, FIRST_MOMENT)),
+        layout.join(_without_prefix(moments, SECOND_MOMENT)),
     )
 
 

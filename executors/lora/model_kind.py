@@ -22,8 +22,15 @@ class BaseModelError(ValueError):
     """A directory without a base model that the engine can use."""
 
 
+_ERROR_CHARACTERS = 300
+
 DEVICE_ERRORS = (torch.OutOfMemoryError, torch.AcceleratorError, MemoryError)
 """Errors that are unrelated to the model."""
+
+
+def one_line(error: BaseException) -> str:
+    """Return type and message of an error on one line, cut to a length that can be read."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:_ERROR_CHARACTERS]
 
 
 @contextmanager
@@ -40,7 +47,7 @@ def blamed_on_config(directory: Path) -> Iterator[None]:
     except (BaseModelError, *DEVICE_ERRORS):
         raise
     except Exception as error:
-        what = " ".join(f"{type(error).__name__}: {error}".split())
+        what = one_line(error)
         raise BaseModelError(
             f"{directory}: config.json: describes no model that can be built: {what}: compare it with the "
             "original's, or download it again"

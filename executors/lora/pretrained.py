@@ -16,10 +16,9 @@ from executors.lora.model_files import (
     stored_weights,
     weights_not_floating,
 )
-from executors.lora.model_kind import DEVICE_ERRORS, BaseModelError, blamed_on_config
+from executors.lora.model_kind import DEVICE_ERRORS, BaseModelError, blamed_on_config, one_line
 
 _NAMED_AT_MOST = 3
-_ERROR_CHARACTERS = 300
 _OLD_BUFFERS = re.compile(r"rotary_emb\.inv_freq$|position_ids$|attn(ention)?\.(masked_)?bias$")
 """Tables that older versions of transformers saved with the weights; the present ones compute them."""
 _OTHER_MODEL = "use a config.json and weights that were saved together"
@@ -62,7 +61,7 @@ def load_pretrained(
         # Test the configuration alone.
         with blamed_on_config(directory), torch.device("meta"):
             loader.from_config(config, trust_remote_code=False)
-        what = " ".join(f"{type(error).__name__}: {error}".split())[:_ERROR_CHARACTERS]
+        what = one_line(error)
         raise BaseModelError(
             f"{directory}: config.json: describes a model into which the weights cannot be loaded: {what}: "
             f"{_OTHER_MODEL}"

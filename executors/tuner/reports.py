@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any, Literal
 
 from executors.gang.reports import reportable, run_fields
-from executors.lora.task import AdapterState
+from executors.lora.task import BYTES_PER_PARAMETER, AdapterState
 from executors.tuner.checkpoints import NO_HEAD, SavedJob, head_of, own_state
 from executors.tuner.files import FinishedTuning, JobProgress
 from executors.tuner.keeper import TaskKeeper
@@ -20,9 +20,6 @@ from schemas.merging.reports import MeasuredStep, TaskEvaluated
 
 _LEAST_S = 1e-6
 """Least duration of a step: the clock may not have moved."""
-
-_BYTES_PER_PARAMETER = 12
-"""A parameter and AdamW's two moments, in float32."""
 
 
 class TaskReports:
@@ -166,7 +163,7 @@ class TaskSaves:
         progress, loss = self._progress(job), reportable(job.loss)
 
         def publish() -> None:
-            self._keeper.needed_bytes = _BYTES_PER_PARAMETER * job.layout.size
+            self._keeper.needed_bytes = BYTES_PER_PARAMETER * job.layout.size
             saved = self._saved(job, state(), progress)
             finished = self._checkpoints.finish(saved, job.order.user, loss, self._command.generation)
             self.samples.pop(job.job_id, None)
@@ -178,7 +175,7 @@ class TaskSaves:
         progress, samples_done = self._progress(job), job.samples_done
 
         def write() -> None:
-            self._keeper.needed_bytes = _BYTES_PER_PARAMETER * job.layout.size
+            self._keeper.needed_bytes = BYTES_PER_PARAMETER * job.layout.size
             self._checkpoints.save(self._saved(job, state(), progress), self._command.generation)
             self.samples[job.job_id] = samples_done
 

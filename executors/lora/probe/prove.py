@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 
 from executors.lora.batch import TokenSequence
+from executors.lora.model_kind import one_line
 from executors.lora.packed_attention import UnknownAttentionArgumentError
 from executors.lora.probe.deviation import (
     FLOAT32,
@@ -37,7 +38,6 @@ _LONGEST_TOKENS = 8_192
 _USUAL_TOKENS = 256
 _USUAL_PRODUCTS = 2e10
 """Parameters times tokens up to which sequences of usual job lengths are compared: some seconds on a CPU."""
-_ERROR_CHARACTERS = 300
 
 _log = logging.getLogger(__name__)
 
@@ -237,5 +237,4 @@ def _run(reason: Reason, action: Callable[[], R]) -> R:
     except UnknownAttentionArgumentError as error:
         raise ProbeRefusal("attention_argument", str(error)) from error
     except Exception as error:
-        text = f"{type(error).__name__}: {error}".strip()[:_ERROR_CHARACTERS]
-        raise ProbeRefusal(reason, " ".join(text.split())) from error
+        raise ProbeRefusal(reason, one_line(error)) from error

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from pydantic import NonNegativeInt, PositiveInt
 
+from executors.gang.folder import result_path
 from executors.lora.base_model import SharedBase
 from executors.lora.checkpoint import ADAPTER_CONFIG, ADAPTER_TENSORS, decode_state, encode_state
-from executors.lora.task import LoraTask, TaskState
+from executors.lora.task import BYTES_PER_PARAMETER, LoraTask, TaskState
 from executors.node.checkpoints import Checkpoint, CheckpointStore
 from executors.node.files import digest_of, write_folder
 from schemas.base import Record, Slot
@@ -19,8 +20,6 @@ RUN_PROGRESS = "run.json"
 
 FINISHED_RUN = "finished.json"
 
-_BYTES_PER_PARAMETER = 12
-"""A parameter and AdamW's two moments, in float32."""
 
 _BYTES_BESIDE_TENSORS = 16 * 1024
 
@@ -46,10 +45,6 @@ class AdapterOutput:
         self._cell = cell
         self._base = base
 
-    def path_of(self, user: str, job_id: str) -> str:
-        """Return the path of the adapter of a user's job, relative to the output root."""
-        return f"{self._cell}/{user}/{job_id}"
-
     def publish(self, state: TaskState, user: str) -> PublishedAdapter:
         """Write the adapter of a user's finished task; a repeated call has no effect.
 
@@ -58,7 +53,7 @@ class AdapterOutput:
         """
         encoded = encode_state(state, self._base)
         files = {name: encoded[name] for name in (ADAPTER_CONFIG, ADAPTER_TENSORS)}
-        path = self.path_of(user, state.task.job_id)
+        path = result_path(self._cell, user, state.task.job_id)
         folder = self._root / path
         if any(_content(folder / name) != content for name, content in files.items()):
             write_folder(folder, files)
@@ -121,7 +116,7 @@ class RunCheckpoints:
         Raises:
             ValueError: a target module matches no layer.
         """
-        return _BYTES_PER_PARAMETER * self._base.layout(task).size + _BYTES_BESIDE_TENSORS
+        return BYTES_PER_PARAMETER * self._base.layout(task).size + _BYTES_BESIDE_TENSORS
 
     def newest(self, job_id: str) -> Checkpoint | None:
         """Return the newest valid checkpoint on the store, of any writer; for a job's end, see `finished`."""

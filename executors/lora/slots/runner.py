@@ -9,6 +9,7 @@ import torch
 from pydantic import JsonValue
 from transformers.utils.logging import disable_progress_bar
 
+from executors.gang.folder import checkpoint_root
 from executors.lora.base_model import load_base
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import FusedEngine, keep_freed_memory
@@ -54,7 +55,7 @@ def load_workshop(context: RunnerContext, settings: LoraSettings) -> Workshop:
         cell=node.cell,
         base_model=node.base_model,
         engine=FusedEngine(base, DatasetRoot(settings.dataset_root)),
-        checkpoints=RunCheckpoints(node.state_root / node.cell / "checkpoints", base, settings.parked_runs),
+        checkpoints=RunCheckpoints(checkpoint_root(node.state_root, node.cell), base, settings.parked_runs),
         adapters=AdapterOutput(node.output_root, node.cell, base),
         settings=settings,
         room=context.room,

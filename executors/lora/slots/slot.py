@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection
 from typing import Literal, TypeVar
 
+from executors.gang.folder import result_path
 from executors.lora.faults import UpdateError, is_permanent, raise_if_device_is_lost
 from executors.lora.slots.checkpoints import FinishedRun, RunProgress, SavedRun
 from executors.lora.slots.runs import SlotRun, SlotRunReports, task_of
@@ -226,7 +227,7 @@ class SlotRuns:
     def _finished_before(self, order: RunOrder, newest: Checkpoint) -> FinishedRun | None:
         """Return the record of a job that was finished by a process which could not report it."""
         finished = self._workshop.checkpoints.finished(newest)
-        path = self._workshop.adapters.path_of(order.user, order.job_id)
+        path = result_path(self._workshop.cell, order.user, order.job_id)
         if finished is not None and (finished.task != task_of(order) or finished.adapter.path != path):
             raise ValueError(f"{order.job_id}: was finished for another user, or with other settings")
         if finished is not None:

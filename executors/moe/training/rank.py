@@ -9,12 +9,13 @@ import torch
 import torch._dynamo  # DistributedDataParallel imports it, which takes seconds: once, before processes fork.
 from torch import nn
 
-from executors.gang.checkpoints import MODEL_TENSORS, OPTIMIZER_TENSORS, JobResult, Position, State
+from executors.gang.checkpoints import MODEL_TENSORS, JobResult, Position, State
 from executors.gang.group import ProcessGroup
 from executors.gang.models import ModelError, check_length, model_directory
 from executors.gang.rank import GangRank, live
 from executors.gang.training import GangTraining
 from executors.lora.batch import TokenSequence
+from executors.lora.checkpoint import FIRST_MOMENT, OPTIMIZER_TENSORS, SECOND_MOMENT
 from executors.lora.dataset import DatasetRoot
 from executors.lora.records import with_columns
 from executors.moe.block import moe_blocks
@@ -24,7 +25,7 @@ from executors.moe.training.model import MoeModel, load_model, records_of
 from executors.moe.training.routing import RoutingReporter
 from executors.moe.training.samples import order_of
 from executors.moe.training.spread import Connections, SpreadModel
-from executors.moe.training.trainer import FIRST_MOMENT, ORDER, SECOND_MOMENT, ExpertTrainer, SampleShare
+from executors.moe.training.trainer import ORDER, ExpertTrainer, SampleShare
 from schemas.experts.workload import MoeTrainWorkload
 
 ORDER_TENSORS = "order.safetensors"

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from executors.gang.batches import share
-from executors.gang.faults import DivergedError
+from executors.gang.faults import raise_if_diverged
 from executors.gang.group import ProcessGroup
 from executors.gang.meeting import lost_at
-from executors.lora.adapter import refuse_unfit_tensors
+from executors.lora.adapted_pass import precision
+from executors.lora.adapter import adamw, refuse_unfit_tensors
 from executors.lora.batch import TokenSequence
+from executors.lora.checkpoint import FIRST_MOMENT, SECOND_MOMENT
 from executors.lora.randomness import derive_seed
 from executors.moe.block import take_passes
 from executors.moe.parallel.exchange import agreed_times
@@ -28,8 +30,6 @@ from executors.moe.training.samples import SampleOrder
 from executors.moe.training.spread import Connections, SpreadModel
 from schemas.experts.workload import MoeHyperparameters
 
-FIRST_MOMENT, SECOND_MOMENT = "exp_avg.", "exp_avg_sq."
-"""Prefixes of a parameter's name for AdamW's moments."""
 ORDER = "order."
 """Prefix of the tensors of the sample order."""
 
@@ -278,16 +278,12 @@ class ExpertTrainer:
 
     def _summed_loss(self, own: SampleShare) -> Tensor:
         device = self._connections.device
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+        with precision(device):
             return self._objective.loss(self._spread.call, own.sequences, device)
 
     def _descend(self, loss: float) -> None:
         norm = self._gradient_norm()
-        if not (math.isfinite(norm) and math.isfinite(loss)):
-            raise DivergedError(
-                f"the training has diverged: loss {loss}, gradient norm {norm} after {self.samples_done} "
-                "samples"
-            )
+        raise_if_diverged(loss, norm, self.samples_done)
         if norm > self._hyperparameters.max_gradient_norm:
             for parameter in self._moments:
                 if parameter.grad is not None:
@@ -317,18 +313,10 @@ class ExpertTrainer:
             yield from pieces
 
     def _prepare_optimizer(self) -> None:
-        self._optimizer = torch.optim.AdamW(
-            self._moments,
-            lr=self._hyperparameters.learning_rate,
-            weight_decay=self._hyperparameters.weight_decay,
-            fused=True,
+        hyperparameters = self._hyperparameters
+        self._optimizer = adamw(
+            self._moments, hyperparameters.learning_rate, hyperparameters.weight_decay, self.steps
         )
-        for parameter, (first, second) in self._moments.items():
-            self._optimizer.state[parameter] = {
-                "step": torch.full((), float(self.steps), device=parameter.device),
-                "exp_avg": first,
-                "exp_avg_sq": second,
-            }
 
     def _dense_tensors(self) -> Iterator[tuple[str, Tensor]]:
         for name, parameter in self._spread.dense.items():
