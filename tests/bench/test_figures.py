@@ -164,7 +164,7 @@ def test_a_figure_without_a_goal_for_its_form_is_neither_met_nor_missed():
 def test_a_report_holds_what_was_measured_and_nothing_else(tmp_path):
     document = report("spine", [Measurement("fused_speedup", 1.5, "seen")], quick=True, seed=7)
     assert [figure["name"] for figure in document["figures"]] == ["fused_speedup"]
-    table = Table("times", ("nodes", "decision_ms"), [(1, 2.5), (1, 3.5)])
+    table = Table("times", [{"nodes": 1, "decision_ms": 2.5}, {"nodes": 1, "decision_ms": 3.5}])
     write_artefacts(tmp_path, document, [table])
     assert json.loads((tmp_path / "spine.json").read_text()) == document
     assert (tmp_path / "times.csv").read_text().splitlines() == ["nodes,decision_ms", "1,2.5", "1,3.5"]
