@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -73,10 +73,10 @@ def bench(
     else:
         for table in measured.tables:
             if len(table.rows) <= _MOST_PRINTED:
-                _print(table.name, table.columns, table.rows)
+                _print(table.name, table.rows)
         columns = ("name", "value", "unit", "goal", "met", "note")
         figures = measured.report["figures"]
-        _print("figures", columns, [[figure[column] for column in columns] for figure in figures])
+        _print("figures", [{column: figure[column] for column in columns} for figure in figures])
     faults = missed(name, measured.titles, measured.measurements, quick) if check else []
     for fault in faults:
         progress.print(fault, markup=False)
@@ -157,10 +157,10 @@ def _folder(out: Path | None, name: str, quick: bool) -> Path:
     return out or user_cache_path("millrace") / "bench" / (f"{name}-quick" if quick else name)
 
 
-def _print(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    table = ConsoleTable(*columns, title=title)
+def _print(title: str, rows: Sequence[Mapping[str, object]]) -> None:
+    table = ConsoleTable(*(rows[0] if rows else ()), title=title)
     for row in rows:
-        table.add_row(*(_text(value) for value in row))
+        table.add_row(*map(_text, row.values()))
     standard_output().print(table)
 
 

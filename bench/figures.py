@@ -1,7 +1,7 @@
 """Options of a benchmark, and the results of a part: figures, and the tables behind them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -47,8 +47,13 @@ class Table:
     """Rows behind some figures."""
 
     name: str
-    columns: tuple[str, ...]
-    rows: Sequence[tuple[Value, ...]]
+    rows: Sequence[Mapping[str, Value]]
+    """Values by column; all rows have the columns of the first."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns in their order."""
+        return tuple(self.rows[0]) if self.rows else ()
 
 
 @dataclass(frozen=True)

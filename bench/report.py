@@ -139,6 +139,6 @@ def write_artefacts(folder: Path, report: dict[str, Any], tables: Sequence[Table
         (folder / f"{report['bench']}.json").write_text(dumps(report) + "\n")
         for table in tables:
             with (folder / f"{table.name}.csv").open("w", newline="") as file:
-                writer = csv.writer(file)
-                writer.writerow(table.columns)
+                writer = csv.DictWriter(file, table.columns)
+                writer.writeheader()
                 writer.writerows(table.rows)

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from bench.auction.scope import Everyday, EverydayLoad, Figure
 from bench.auction.trials import DEFAULT, AuctionTrial
-from bench.figures import Measurement, Result, Table
+from bench.figures import Measurement, Result, Table, Value
 from bench.runs import Runs
 from bench.workloads.paper import PaperSetting
 from infra.errors import CommandError
@@ -93,32 +93,23 @@ def gain_pct(
 def comparison_table(figure: Figure, seeds: Sequence[int], runs: AuctionRuns) -> Table:
     """Return a row per point and contender: its welfare over the auction's, and the auction's gain."""
     published = PUBLISHED_GAINS_PCT.get(figure.number, {})
-    lines = []
+    lines: list[dict[str, Value]] = []
     for point in figure.points:
         for contender in (OURS, *BASELINES):
             part = interval(_ratios(runs, point.setting, seeds, contender, OURS))
             gain = gain_pct(runs, point.setting, seeds, OURS, contender)
             lines.append(
-                (
-                    point.label,
-                    contender,
-                    part.mean,
-                    part.half_width,
-                    gain.mean,
-                    gain.half_width,
-                    published.get((point.label, contender)),
-                )
+                {
+                    figure.axis: point.label,
+                    "contender": contender,
+                    "normalised_welfare": part.mean,
+                    "normalised_welfare_ci95": part.half_width,
+                    "gain_pct": gain.mean,
+                    "gain_ci95_pct": gain.half_width,
+                    "paper_gain_pct": published.get((point.label, contender)),
+                }
             )
-    columns = (
-        figure.axis,
-        "contender",
-        "normalised_welfare",
-        "normalised_welfare_ci95",
-        "gain_pct",
-        "gain_ci95_pct",
-        "paper_gain_pct",
-    )
-    return Table(f"figure_{figure.number}", columns, lines)
+    return Table(f"figure_{figure.number}", lines)
 
 
 def _ratios(
@@ -174,10 +165,14 @@ def everyday_result(everyday: Everyday, runs: AuctionRuns) -> Result:
     worst = max(ratios, key=ratios.__getitem__)
     tuned = {load: gain for load, gain in gains[OURS].items() if load.load in TUNED_LOADS}
     rows = [
-        (load.deviation, load.load, *(gains[rival][load].mean for rival in RIVALS), ratios[load])
+        {
+            "deviation": load.deviation,
+            "load": load.load,
+            **{f"over_{rival}_pct": gains[rival][load].mean for rival in RIVALS},
+            "worst_proven_ratio": ratios[load],
+        }
         for load in everyday.loads
     ]
-    columns = ("deviation", "load", *(f"over_{rival}_pct" for rival in RIVALS), "worst_proven_ratio")
     days = len(ratios) * len(everyday.seeds)
     return Result(
         (
@@ -196,7 +191,7 @@ def everyday_result(everyday: Everyday, runs: AuctionRuns) -> Result:
                 days,
             ),
         ),
-        (Table("everyday", columns, rows),),
+        (Table("everyday", rows),),
     )
 
 

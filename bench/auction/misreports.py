@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import FiniteFloat, TypeAdapter
 
 from bench.auction.play import DeclaredTask, Play, Strategy, World, draw_world, utility
-from bench.figures import Measurement, Result, Table
+from bench.figures import Measurement, Result, Table, Value
 from bench.runs import Experiment
 from schemas.auction.settings import AuctionPolicy
 from schemas.kind import PolicySettings
@@ -272,19 +272,23 @@ def result_of(parts: Iterable[Changes]) -> Result:
     for part in parts:
         for kind, some in part.items():
             changes[kind] += some
-    rows = []
+    rows: list[dict[str, Value]] = []
+    mean_pct: dict[str, float] = {}
     for kind, each in changes.items():
         gains = [change for change in each if change > 0]
-        mean_pct = 100 * math.fsum(gains) / max(len(gains), 1)
-        rows.append((kind, len(each), 100 * len(gains) / max(len(each), 1), mean_pct))
+        mean_pct[kind] = 100 * math.fsum(gains) / max(len(gains), 1)
+        gainful_pct = 100 * len(gains) / max(len(each), 1)
+        rows.append(
+            {"kind": kind, "tries": len(each), "gainful_pct": gainful_pct, "mean_gain_pct": mean_pct[kind]}
+        )
     tries = sum(map(len, changes.values()))
     gained = sum(change > 0 for each in changes.values() for change in each)
-    most = max(rows, key=lambda row: row[3])
+    most = max(mean_pct, key=mean_pct.__getitem__)
     note = (
         f"random small zones, nothing declared, {len(rows)} kinds of lies; largest mean gain of a kind where "
-        f"it gains: {most[3]:.3g} % of the value ({most[0]})"
+        f"it gains: {mean_pct[most]:.3g} % of the value ({most})"
     )
     return Result(
         (Measurement("gainful_statements_pct", 100 * gained / max(tries, 1), note, tries),),
-        (Table("misreports", ("kind", "tries", "gainful_pct", "mean_gain_pct"), rows),),
+        (Table("misreports", rows),),
     )

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 
 import numpy as np
@@ -92,7 +92,7 @@ def measure_reclaiming(quick: bool, seed: int) -> Result:
                 len(rows),
             ),
         ),
-        (_by_count(rows, counts),),
+        (Table("reclaiming", [asdict(row) for row in rows]),),
     )
 
 
@@ -110,27 +110,6 @@ class _Row:
     smallest_count: int
     damage: float
     took_ms: float
-
-
-def _by_count(rows: list[_Row], counts: tuple[int, ...]) -> Table:
-    lines = []
-    for name, has_elastic in (("inelastic jobs", False), ("some elastic", True)):
-        for count in counts:
-            matching = [row for row in rows if (row.has_elastic, row.count) == (has_elastic, count)]
-            lines.append(
-                (
-                    name,
-                    float(count),
-                    _mean([row.ours for row in matching]),
-                    _mean([row.optimum for row in matching]),
-                    _mean([row.smallest_count for row in matching]),
-                    _mean([row.damage for row in matching]),
-                    _mean([row.took_ms for row in matching]),
-                )
-            )
-    schemes = ("preemption_cost", "optimum", "smallest_count")
-    columns = ("jobs", "servers", *schemes, "collateral_damage", "ms")
-    return Table("reclaiming", columns, lines)
 
 
 def measure_allocation(quick: bool, seed: int) -> Result:

@@ -97,15 +97,17 @@ def check_comparable(*outcomes: ElasticRunOutcome) -> None:
 def table_3_5(outcomes: Mapping[int, ElasticRunOutcome]) -> Table:
     """Return two lines per row, measured and printed, with the reductions of mean times relative to row 1."""
     metrics = (*METRICS, "unfinished")
-    rows: list[tuple[Value, ...]] = []
+    rows: list[dict[str, Value]] = []
     for number, outcome in outcomes.items():
         for source, values, baseline in (
             ("measured", outcome.values, outcomes[1].values),
             ("thesis", PRINTED[number], PRINTED[1]),
         ):
-            reductions = (_ratio(baseline.get(mean), values.get(mean)) for mean in _MEANS.values())
-            rows.append((LABELS[number], source, *(values.get(metric) for metric in metrics), *reductions))
-    return Table("table_3_5", ("run", "source", *metrics, *_MEANS), rows)
+            row: dict[str, Value] = {"run": LABELS[number], "source": source}
+            row |= {metric: values.get(metric) for metric in metrics}
+            row |= {name: _ratio(baseline.get(mean), values.get(mean)) for name, mean in _MEANS.items()}
+            rows.append(row)
+    return Table("table_3_5", rows)
 
 
 _MEANS = {"queue_reduction": "queue_mean_s", "jct_reduction": "jct_mean_s"}

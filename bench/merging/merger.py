@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from bench.figures import Measurement, Result, Table
+from bench.figures import Measurement, Result, Table, Value
 from bench.merging.measured import Profiles, WorkloadJob
 from bench.merging.trial import MergingSetting
 from bench.runs import on_one_core
@@ -35,25 +35,27 @@ _WAITED_S = 3_600.0
 def measure_merger(quick: bool, seed: int, settings: Sequence[MergingSetting]) -> Result:
     """Measure `merger_median_s`, the median time of a plan over instances of each measured mix."""
     count = 3 if quick else 20
-    rows = []
+    rows: list[dict[str, Value]] = []
+    times_s: list[float] = []
     with on_one_core():
         for setting in settings:
             profiles, jobs = setting.read()
             merge(measured_mix(profiles, jobs, 50, 8, seed), LIMIT_S)  # loads the libraries
             for number in range(count):
                 problem = measured_mix(profiles, jobs, UNITS, GPUS, seed * count + number)
-                rows.append((setting.model, number, *_timed(problem)))
+                timed = _timed(problem)
+                times_s.append(timed["s"])
+                rows.append({"model": setting.model, "instance": number, **timed})
     note = (
         f"{len(rows)} instances of measured mixes; {UNITS:,} jobs, {GPUS} GPUs, one core, limit {LIMIT_S:g} s"
     )
-    median_s = statistics.median(took_s for *_, took_s in rows)
-    columns = ("model", "instance", "gap_pct", "merges", "limited", "s")
     return Result(
-        (Measurement("merger_median_s", median_s, note, len(rows)),), (Table("merger", columns, rows),)
+        (Measurement("merger_median_s", statistics.median(times_s), note, len(rows)),),
+        (Table("merger", rows),),
     )
 
 
-def _timed(problem: MergeProblem) -> tuple[float, int, bool, float]:
+def _timed(problem: MergeProblem) -> dict[str, float]:
     """Return the gap of a plan to its proven bound (%), its merges, whether its search was limited, and its
     time (s)."""
     start_s = time.perf_counter()
@@ -63,7 +65,8 @@ def _timed(problem: MergeProblem) -> tuple[float, int, bool, float]:
     assert solution.bound is not None
     gap_pct = 100.0 * (solution.objective - solution.bound) / max(abs(solution.objective), 1e-9)
     merged = sum(share.mode != "normal" for share in solution.shares)
-    return gap_pct, merged, solution.search == "limited", took_s
+    limited = solution.search == "limited"
+    return {"gap_pct": gap_pct, "merges": merged, "limited": limited, "s": took_s}
 
 
 class TimedKind(NamedTuple):

@@ -225,32 +225,23 @@ def _published(setting: MergingSetting) -> Mapping[str, float]:
 def _compared(setting: MergingSetting, runs: Mapping[MergingTrial, MergingRunOutcome]) -> Table:
     """Return all runs of a workload, with the results of the measurements' source in its own simulator, which
     charges each of its schemes a cold switch, and decides at intervals."""
-    columns = (
-        "run",
-        "average_s",
-        "tail_s",
-        "makespan_s",
-        "met_target_pct",
-        "merges",
-        "undone",
-        "starts",
-        "published_average_s",
-    )
-    rows: list[tuple[Value, ...]] = [
-        (
-            label(trial),
-            outcome.average_s,
-            outcome.tail_s,
-            outcome.makespan_s,
-            100.0 * outcome.met / len(outcome.jobs),
-            outcome.merges,
-            outcome.undone,
-            outcome.starts,
-            _published(setting).get(trial.scheme) if trial.decides == "interval" else None,
-        )
+    rows = [
+        {
+            "run": label(trial),
+            "average_s": outcome.average_s,
+            "tail_s": outcome.tail_s,
+            "makespan_s": outcome.makespan_s,
+            "met_target_pct": 100.0 * outcome.met / len(outcome.jobs),
+            "merges": outcome.merges,
+            "undone": outcome.undone,
+            "starts": outcome.starts,
+            "published_average_s": (
+                _published(setting).get(trial.scheme) if trial.decides == "interval" else None
+            ),
+        }
         for trial, outcome in runs.items()
     ]
-    return Table(f"schemes_{setting.model}", columns, rows)
+    return Table(f"schemes_{setting.model}", rows)
 
 
 def label(trial: MergingTrial) -> str:
@@ -299,7 +290,7 @@ def over_none(runs: By) -> Result:
     Args:
         runs: runs of each setting with merging, without, and with outcomes of half of the pairs known.
     """
-    rows: list[tuple[Value, ...]] = []
+    rows: list[dict[str, Value]] = []
     measured: list[Measurement] = []
     for name, condition, knowledge in _KNOWLEDGE:
         differences = {
@@ -310,27 +301,23 @@ def over_none(runs: By) -> Result:
         }
         measured += _worst_and_mean(name, condition, differences)
         rows += (
-            (
-                knowledge,
-                setting.model,
-                setting.half,
-                len(each.run.jobs),
-                setting.load,
-                setting.seed,
-                each.run.average_s,
-                each.gain_pct,
-                each.run.slowest_s,
-                each.later_pct,
-                each.run.merges,
-                each.run.undone,
-            )
+            {
+                "known": knowledge,
+                "model": setting.model,
+                "half": setting.half,
+                "jobs": len(each.run.jobs),
+                "load": setting.load,
+                "seed": setting.seed,
+                "average_s": each.run.average_s,
+                "gain_pct": each.gain_pct,
+                "slowest_s": each.run.slowest_s,
+                "slowest_later_pct": each.later_pct,
+                "merges": each.run.merges,
+                "undone": each.run.undone,
+            }
             for setting, each in differences.items()
         )
-    columns = ("known", "model", "half", "jobs", "load", "seed", "average_s", "gain_pct")
-    return Result(
-        tuple(measured),
-        (Table("over_none", (*columns, "slowest_s", "slowest_later_pct", "merges", "undone"), rows),),
-    )
+    return Result(tuple(measured), (Table("over_none", rows),))
 
 
 def _difference(ours: MergingRunOutcome, without: MergingRunOutcome) -> _Difference:

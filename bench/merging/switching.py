@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from bench.figures import Measurement, Result, Table
+from bench.figures import Measurement, Result, Table, Value
 from executors.devices import Device
 from executors.lora.base_model import load_base
 from executors.lora.dataset import DatasetRoot
@@ -125,10 +125,14 @@ def _result(
         f"prewarmed; medians",
         runs=len(prewarmed),
     )
-    rows: list[tuple[str, float]] = [("cold start", each) for each in cold_s]
-    for kind, seen in (("switch", switches), ("large data", plain), ("large data, prewarmed", prewarmed)):
-        rows += [(kind, each.until_first_step_s) for each in seen]
-    return Result((speedup, prewarm), (Table("switches", ("kind", "until_first_step_s"), tuple(rows)),))
+    seen = {"cold start": cold_s} | {
+        kind: [each.until_first_step_s for each in some]
+        for kind, some in (("switch", switches), ("large data", plain), ("large data, prewarmed", prewarmed))
+    }
+    rows: list[dict[str, Value]] = [
+        {"kind": kind, "until_first_step_s": each_s} for kind, some_s in seen.items() for each_s in some_s
+    ]
+    return Result((speedup, prewarm), (Table("switches", rows),))
 
 
 def first_step(base_directory: str, dataset_root: str, dataset: str, device: Device) -> None:

@@ -133,33 +133,20 @@ def _ratio(outcomes: Outcomes, over: str, under: str, percent: float) -> float:
 
 def _figure_4_16(outcomes: Mapping[RoutingSetting, Outcomes]) -> Table:
     rows = [
-        (
-            description_of(setting),
-            scheme,
-            1_000 * served.percentile_s(50),
-            1_000 * served.percentile_s(95),
-            _ratio(by_scheme, scheme, IDEAL, 50),
-            _ratio(by_scheme, scheme, IDEAL, 95),
-            100 * served.revised,
-            None if served.foretold is None else 100 * served.foretold,
-            _thesis(setting) if scheme == ONE else None,
-        )
+        {
+            "setting": description_of(setting),
+            "scheme": scheme,
+            "median_ms": 1_000 * served.percentile_s(50),
+            "p95_ms": 1_000 * served.percentile_s(95),
+            "median_over_ideal": _ratio(by_scheme, scheme, IDEAL, 50),
+            "p95_over_ideal": _ratio(by_scheme, scheme, IDEAL, 95),
+            "revised_pct": 100 * served.revised,
+            "forecast_pct": None if served.foretold is None else 100 * served.foretold,
+            "thesis_over_lina": (
+                THESIS_REDUCTION if scheme == ONE and setting.experts == setting.devices else None
+            ),
+        }
         for setting, by_scheme in outcomes.items()
         for scheme, served in by_scheme.items()
     ]
-    columns = (
-        "setting",
-        "scheme",
-        "median, ms",
-        "p95, ms",
-        "median over ideal",
-        "p95 over ideal",
-        "placed anew, %",
-        "top 2 foretold, %",
-        "thesis: over Lina's",
-    )
-    return Table("figure_4_16", columns, rows)
-
-
-def _thesis(setting: RoutingSetting) -> str | None:
-    return THESIS_REDUCTION if setting.experts == setting.devices else None
+    return Table("figure_4_16", rows)

@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from bench.figures import Conditions, Measurement, Result, Table
+from bench.figures import Conditions, Measurement, Result, Table, Value
 from executors.moe.serving.phases import LayerLayout, StandingPlacement
 from solvers.compiled import Floats, Ints
 from solvers.experts.placement import DeviceGroup, ExpertDemand
@@ -51,10 +51,13 @@ def measure_placement(conditions: Conditions) -> Result:
         f"`{DEFAULT}`, least of {_REPEATS} runs of each; {EXPERTS} experts, {DEVICES} devices, "
         f"{TOKENS:,} tokens"
     )
-    rows = [(one.case.name, one.plan_ms, one.settle_ms) for one in cases]
+    rows: list[dict[str, Value]] = [
+        {"popularity": one.case.name, "phase_one_ms": one.plan_ms, "phase_two_ms": one.settle_ms}
+        for one in cases
+    ]
     return Result(
         (Measurement("placement_decision_ms", _ms(worst), note, len(cases)),),
-        (Table("placement_decisions", ("popularity", "phase_one_ms", "phase_two_ms"), rows),),
+        (Table("placement_decisions", rows),),
     )
 
 
@@ -68,7 +71,7 @@ class Case(NamedTuple):
     """(experts,) actual tokens."""
 
 
-Value = TypeVar("Value")
+Decided = TypeVar("Decided")
 
 
 class _Timed(NamedTuple):
@@ -81,7 +84,7 @@ def _ms(timed: _Timed) -> float:
     return max(timed.plan_ms, timed.settle_ms)
 
 
-def _least_ms(decide: Callable[[], Value]) -> tuple[Value, float]:
+def _least_ms(decide: Callable[[], Decided]) -> tuple[Decided, float]:
     least_ms = float("inf")
     for _ in range(_REPEATS):
         began_s = time.perf_counter()

@@ -70,8 +70,11 @@ def measure_decide(quick: bool, seed: int) -> Result:
         (
             Table(
                 "decide",
-                ("nodes", "slots", "decision_ms"),
-                [(nodes, SLOTS, took_s * 1_000) for nodes in sizes for took_s in times[nodes].wall_s],
+                [
+                    {"nodes": nodes, "slots": SLOTS, "decision_ms": took_s * 1_000}
+                    for nodes in sizes
+                    for took_s in times[nodes].wall_s
+                ],
             ),
         ),
     )

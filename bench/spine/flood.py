@@ -47,7 +47,13 @@ def measure_flood(quick: bool, seed: int) -> Result:
         f"in {sent_s:.1f} s and decided after {flooded_s:.0f} s; one worker, {_PARTITIONS} partitions"
     )
     rows = [
-        (number, a.delay_s, a.others, b.delay_s, b.others)
+        {
+            "bid": number,
+            "same_cell_s": a.delay_s,
+            "same_cell_bids": a.others,
+            "other_partition_s": b.delay_s,
+            "other_partition_bids": b.others,
+        }
         for number, (a, b) in enumerate(zip(here, there, strict=True))
     ]
     own = f"of the flood itself: {setting}"
@@ -63,13 +69,7 @@ def measure_flood(quick: bool, seed: int) -> Result:
                 bids,
             ),
         ),
-        (
-            Table(
-                "flood",
-                ("bid", "same_cell_s", "same_cell_bids", "other_partition_s", "other_partition_bids"),
-                rows,
-            ),
-        ),
+        (Table("flood", rows),),
     )
 
 

@@ -315,8 +315,8 @@ def _measure_beside_faust(extent: LoadExtent, seed: int) -> Result:
             Measurement(f"faust_latency_p{percentile}_ms", other, "the reference, likewise", extent.paces),
             Measurement(f"kafka_latency_p{percentile}_over_faust_ratio", own / other, note, extent.paces),
         ]
-    rows = list(enumerate(ours.latencies_ms))
-    return Result(tuple(measurements), (Table("kafka_latency", ("bid", "latency_ms"), rows),))
+    rows = [{"bid": number, "latency_ms": each_ms} for number, each_ms in enumerate(ours.latencies_ms)]
+    return Result(tuple(measurements), (Table("kafka_latency", rows),))
 
 
 @dataclass

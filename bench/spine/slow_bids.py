@@ -53,7 +53,7 @@ def measure_slow_bids(quick: bool, seed: int) -> Result:
     calibration = calibrated()
     rng = random.Random(f"slow bids/{seed}")
     tries = QUICK_TRIES if quick else TRIES
-    rows: list[tuple[str, int, float, float]] = []
+    rows: list[_TimedBid] = []
     for number in range(QUICK_MARKETS if quick else MARKETS):
         market = MarketCell(_sized(random_market(rng, seed + number), quick))
         calibration.sample(10)
@@ -62,18 +62,28 @@ def measure_slow_bids(quick: bool, seed: int) -> Result:
             # The first has the least competition: each admitted one takes room and raises prices.
             took = [market.times_of(f"slow{place}-{again}", task, DEAR_MICROS) for again in range(_TIMES)]
             wall_s, cpu_s = (statistics.median(each) for each in zip(*took, strict=True))
-            rows.append((market.shape.text, steps, 1_000 * wall_s, 1_000 * cpu_s))
-    worst = max(rows, key=lambda row: row[3])
+            rows.append(_TimedBid(market.shape.text, steps, 1_000 * wall_s, 1_000 * cpu_s))
+    worst = max(rows, key=lambda row: row.decision_cpu_ms)
     sought_bids = tries * (QUICK_MARKETS if quick else MARKETS)
-    note = f"of {sought_bids} bids sought by counted steps, {len(rows)} timed: {worst[1]} steps, {worst[0]}"
-    units = worst[3] / 1_000 / calibration.cpu_s
+    note = (
+        f"of {sought_bids} bids sought by counted steps, {len(rows)} timed: {worst.steps} steps, "
+        f"{worst.market}"
+    )
+    units = worst.decision_cpu_ms / 1_000 / calibration.cpu_s
     return Result(
         (
-            Measurement("decide_worst_ms", worst[2], note, sought_bids),
+            Measurement("decide_worst_ms", worst.decision_ms, note, sought_bids),
             Measurement("decide_worst_units", units, f"{calibration.note()}; {note}", sought_bids),
         ),
-        (Table("slow_bids", ("market", "steps", "decision_ms", "decision_cpu_ms"), rows),),
+        (Table("slow_bids", [row._asdict() for row in rows]),),
     )
+
+
+class _TimedBid(NamedTuple):
+    market: str
+    steps: int
+    decision_ms: float
+    decision_cpu_ms: float
 
 
 def _sized(market: "MarketShape", quick: bool) -> "MarketShape":

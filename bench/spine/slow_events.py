@@ -81,7 +81,7 @@ def measure_slow_events(quick: bool, seed: int) -> Result:
     )
     return Result(
         (Measurement("event_worst_ms", worst.calibrated_ms, note, len(rows)),),
-        (Table("slow_events", _Row._fields, rows),),
+        (Table("slow_events", [row._asdict() for row in rows]),),
     )
 
 

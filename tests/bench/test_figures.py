@@ -164,7 +164,7 @@ def test_figure_without_goal_is_not_judged():
 def test_report_holds_only_measurements(tmp_path):
     document = report("spine", [Measurement("fused_speedup", 1.5, "seen")], quick=True, seed=7)
     assert [figure["name"] for figure in document["figures"]] == ["fused_speedup"]
-    table = Table("times", ("nodes", "decision_ms"), [(1, 2.5), (1, 3.5)])
+    table = Table("times", [{"nodes": 1, "decision_ms": 2.5}, {"nodes": 1, "decision_ms": 3.5}])
     write_artefacts(tmp_path, document, [table])
     assert json.loads((tmp_path / "spine.json").read_text()) == document
     assert (tmp_path / "times.csv").read_text().splitlines() == ["nodes,decision_ms", "1,2.5", "1,3.5"]

@@ -243,5 +243,5 @@ def test_tries_of_all_kinds_count():
     )
     assert "20 % of the value (two names)" in figure.note
     (table,) = result.tables
-    (line,) = [line for line in table.rows if line[0] == "two names"]
-    assert line[1:] == (6, pytest.approx(100 / 3), pytest.approx(20.0))
+    (line,) = [line for line in table.rows if line["kind"] == "two names"]
+    assert list(line.values())[1:] == [6, pytest.approx(100 / 3), pytest.approx(20.0)]

@@ -47,7 +47,7 @@ def test_figures_are_of_the_worst_settings() -> None:
         }
     )
     (table,) = result.tables
-    assert [row[0] for row in table.rows] == ["nothing", "nothing", "half", "half"]
+    assert [row["known"] for row in table.rows] == ["nothing", "nothing", "half", "half"]
     assert figures.keys() <= goals("merging").keys()
 
 
