@@ -147,8 +147,6 @@ class Runs(Generic[TrialT, OutcomeT]):
         resumes. Trials that run alone come first, one at a time on one core: their outcomes serve the others
         too.
 
-        Trials that run alone come first, one at a time on one core: their outcomes serve the others too.
-
         Raises:
             CommandError: a trial fails; the message names it.
         """

@@ -108,12 +108,6 @@ class World:
         """Horizon of the zone."""
         return self.configuration.zones[0].horizon_slots
 
-    @property
-    def reach_slots(self) -> int:
-        """Slots by which the deadline is beyond the horizon at the user's arrival; 0 or less if it is
-        within."""
-        return self.task.deadline_slot - (self.slot + 1 + self.horizon_slots)
-
 
 def draw_world(rng: random.Random, policy: PolicySettings) -> World:
     """Draw one to four nodes of one or two types, six to 24 slots, and up to `MOST_OTHERS` other bids."""
