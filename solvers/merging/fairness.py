@@ -1,7 +1,7 @@
 """Finish-time fairness, as Shockwave (Zheng et al., NSDI '23) computes it: effects of sharing on jobs."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 

@@ -35,6 +35,11 @@ def test_who_offers_much_and_has_little_time_is_worth_a_premium():
     assert premium((TYPICAL, 80.0, 60), (5 * TYPICAL, 20.0, 6)) == pytest.approx(expected)
 
 
+def test_an_absurd_offer_counts_six_times_the_typical():
+    absurd, counted = (premium((TYPICAL, 80.0, 60), (offer * TYPICAL, 20.0, 6)) for offer in (100, 6))
+    assert absurd == counted > premium((TYPICAL, 80.0, 60), (5 * TYPICAL, 20.0, 6))
+
+
 def test_the_rarer_they_are_the_less_is_kept_for_them():
     common, rare, rarer = (
         premium((TYPICAL, 1_000.0, 60), (12 * TYPICAL, units, 6)) for units in (100, 10, 1)
