@@ -1,107 +1,123 @@
 """Constants of prices that find themselves: the intent of each, its unit, and the test that holds it.
 
-A *part* is a fraction of what is named. `docs/auction/prices.md` describes the rules that use them.
+docs/auction/prices.md describes the rules that use them. A *part* is a fraction of what is named. *Held by*
+are tests that fail if the value is about doubled or halved: those of the rules, and the recorded outcomes
+(tests/streams/outcomes/auction-default.txt). No quick test notices another value of a constant that is *not
+held*; each has an intent that a zone would miss, so none is removed.
 """
 
-from schemas.base import HOURS_PER_DAY
-
 HOUR_S = 3_600.0
-DAY_S = HOURS_PER_DAY * HOUR_S
 
 # The demand curve: what is remembered.
 
 MOST_SUSTAINED = 4.0
 """Demand, as a multiple of the room of the past slots, above which it is a burst, such as the work of a day
-that arrives in an hour: no zone has such demand all day."""
+that arrives in an hour: no zone has such demand all day. Held by `test_bursts.py`."""
 MOST_UNSOLD = 4.0
-"""Most counted units of losers, as a multiple of those of winners."""
+"""Most counted units of losers, as a multiple of those of winners. Not held."""
 MOST_AWAY = 1 / 32
 """Most counted units of losers with higher offers, likewise: enough to detect demand for near slots by bids
-that never win."""
+that never win. Not held."""
 FORGOTTEN_AFTER = 4
-"""Memories after which nothing is remembered, if their slots pass at once."""
+"""Memories after which nothing is remembered, if their slots pass at once. Held by `test_demand_curve.py`."""
 SURPRISE = 2.0
 """Factor of a strong difference from the remembered demand, plus a standard deviation: with few bids, twice
-as many may be chance."""
+as many may be chance. Held by `test_demand_curve.py` and the recorded outcomes."""
 BUSY_PART = 1 / 2
-"""Expected demand, as a part of the mean, below which even less demand is no evidence of a change."""
+"""Expected demand, as a part of the mean, below which even less demand is no evidence of a change. Not
+held."""
 RECENT_PART = 0.1
-"""Part of the span over which demand is averaged to detect a change."""
+"""Part of the span over which demand is averaged to detect a change. Held by the recorded outcomes."""
 FADING_DIVISOR = 2.0
-"""Divisor of that averaging time after a strong difference: memory then fades within the quotient."""
+"""Divisor of that averaging time after a strong difference: memory then fades within the quotient. Not
+held."""
 FASTEST_FADING = 0.5
-"""Largest part of the memory that fades in a slot."""
+"""Largest part of the memory that fades in a slot. Held by the recorded outcomes."""
 FAINT_PART = 1e-9
-"""Part of all units below which a class is dropped, which bounds the state."""
+"""Part of all units below which a class is dropped, which bounds the state. Not held."""
 
 # The hours of the day.
 
 MEMORY_DAYS = 3
-"""Number of days over which hours are averaged and comparisons fade."""
+"""Number of days over which hours are averaged and comparisons fade. Not held."""
 LONGEST_PAUSE_DAYS = 2
-"""Longest pause after which the present day continues; after a longer one, it counts as incomplete."""
+"""Longest pause after which the present day continues; after a longer one, it counts as incomplete. Not
+held."""
 DOUBT_S = 3 * HOUR_S
-"""Time over which comparisons of slots with the pattern fade, in seconds."""
+"""Time over which comparisons of slots with the pattern fade, in seconds. Held by `test_day_pattern.py`."""
 QUIETEST_PART = 1 / 64
-"""Least expected demand of an hour, as a part of the mean: never 0."""
+"""Least expected demand of an hour, as a part of the mean: never 0. Held by `test_day_pattern.py`."""
 
 # The levels: base and guard.
 
 SPAN_WINDOWS = 2.2
-"""Span ahead as a multiple of the mean window of sales: bids are planned over it."""
+"""Span ahead as a multiple of the mean window of sales: bids are planned over it. Held by
+`test_levels.py`."""
 BUSIEST_DIVISOR = 5
 """Divisor of the span for the shortest busy stretch: a fifth of the span, nearly half of a mean window. Tasks
-of a shorter one may run later."""
+of a shorter one may run later. Not held."""
 UNOBSERVED_PART = 0.2
-"""Part of the span added to the observed one at the start, so that early demand counts less."""
+"""Part of the span added to the observed one at the start, so that early demand counts less. Held by the
+recorded outcomes."""
 CONTINUATION_CHANCE = 1 / 3
-"""Chance that a burst continues. If it ends, there is no demand for the room that prices kept."""
+"""Chance that a burst continues. If it ends, there is no demand for the room that prices kept. Held by
+`test_levels.py`."""
 MARGIN_DEVIATIONS = 3.0
 """Safety stock for fluctuating demand, in standard deviations of the sales that would fill the span, if
 offers differ strongly: much of a zone that holds a few tasks at once, little of one that holds hundreds. With
-equal offers nothing is kept, since later sales bring no more."""
+equal offers nothing is kept, since later sales bring no more. Held by `test_levels.py` and the recorded
+outcomes."""
 GUARD_ROOM_PART = 0.2
-"""Part of the free room into which demand fits at the guard: the last room of a slot is kept for it."""
+"""Part of the free room into which demand fits at the guard: the last room of a slot is kept for it. Held by
+`test_levels.py` and the recorded outcomes."""
 LOW_OFFER_PART = 15 / 16
 """Part of the sold units that offered a low density or more. It is not the lowest density, which may be that
-of an almost worthless bid."""
+of an almost worthless bid. Held by the recorded outcomes."""
 MOST_GUARD = 16.0
 """Largest guard, as a multiple of the base. Otherwise a few cheap bids of enormous amounts would determine
-the price of a full slot, and no usual bid could win and reveal the value of room."""
+the price of a full slot, and no usual bid could win and reveal the value of room. Not held."""
 FIRST_GUARD = 1_024.0
-"""Largest guard, as a multiple of the least level: without a base, 64 times the operational cost."""
+"""Largest guard, as a multiple of the least level: without a base, 64 times the operational cost. Not
+held."""
 FIRST_STEP = 1 / 16
-"""Least level above 0, as a part of the operational cost per unit."""
+"""Least level above 0, as a part of the operational cost per unit. Held by `test_levels.py` and the recorded
+outcomes."""
 FIRST_OFFER = 1 / 64
-"""Least level above 0, as a part of a low winning offer, if operation costs nothing."""
+"""Least level above 0, as a part of a low winning offer, if operation costs nothing. Held by
+`test_levels.py`."""
 RISE_PER_SHARE = 139.0
-"""Rate of rise: a level at most doubles while half a per cent of the span's room is sold (ln 2 / 0.005)."""
+"""Rate of rise: a level at most doubles while half a per cent of the span's room is sold (ln 2 / 0.005). Held
+by `test_levels.py` and the recorded outcomes."""
 FALL_SLOTS = 5.0
-"""Rate of fall, in slots: prices fall by e in about a fifth of the span."""
+"""Rate of fall, in slots: prices fall by e in about a fifth of the span. Held by `test_levels.py` and the
+recorded outcomes."""
 FASTEST_FALL = 0.5
-"""Largest part by which prices fall in a slot."""
+"""Largest part by which prices fall in a slot. Held by `test_levels.py`."""
 
 # The posted prices and the plans.
 
 GUARD_PART = 0.7
-"""Part of the way from base to guard that the price of a full node-slot goes."""
+"""Part of the way from base to guard that the price of a full node-slot goes. Held by the recorded
+outcomes."""
 FLOOR_PART = 1 / 8
 """Least price of room, as a part of the operational cost of full use of the reservation; room and operation
 together cost at least the whole. So a user who reserves room and uses little of it, or withdraws, pays for it
-in an empty zone too."""
+in an empty zone too. Held by the recorded outcomes."""
 TYPICAL_OFFER_PART = 0.5
-"""Part of the sold units that offered the typical density or more."""
+"""Part of the sold units that offered the typical density or more. Held by the recorded outcomes."""
 
 # Haste: high offers that cannot wait.
 
 HIGH_OFFER = 2.0
-"""Least high offer, as a multiple of the typical density."""
+"""Least high offer, as a multiple of the typical density. Held by `test_haste.py`."""
 MOST_PREMIUM = 4.0
-"""Largest counted excess of an offer over that, as a multiple of the typical one, for absurd offers."""
+"""Largest counted excess of an offer over that, as a multiple of the typical one, for absurd offers. Held
+by `test_haste.py`."""
 MOST_COUNTED = HIGH_OFFER + MOST_PREMIUM
-"""Largest counted offer, as a multiple of the typical density."""
+"""Largest counted offer, as a multiple of the typical density. Not held."""
 SHORT_WINDOW_PART = 1 / 2
-"""Short window, as a part of the mean window: tasks with less time are in haste, more with less time."""
+"""Short window, as a part of the mean window: tasks with less time are in haste, more with less time. Held by
+`test_haste.py` and the recorded outcomes."""
 RARE_PART = 1 / 8
 """Part of tasks in haste below which their premium is reduced in proportion: a few tasks must not make a zone
-withhold its room from all others."""
+withhold its room from all others. Held by `test_haste.py`."""

@@ -35,6 +35,11 @@ def test_urgent_high_offer_is_worth_premium():
     assert premium((TYPICAL, 80.0, 60), (5 * TYPICAL, 20.0, 6)) == pytest.approx(expected)
 
 
+def test_an_absurd_offer_counts_six_times_the_typical():
+    absurd, counted = (premium((TYPICAL, 80.0, 60), (offer * TYPICAL, 20.0, 6)) for offer in (100, 6))
+    assert absurd == counted > premium((TYPICAL, 80.0, 60), (5 * TYPICAL, 20.0, 6))
+
+
 def test_rarer_urgency_reserves_less():
     common, rare, rarer = (
         premium((TYPICAL, 1_000.0, 60), (12 * TYPICAL, units, 6)) for units in (100, 10, 1)
