@@ -189,11 +189,9 @@ class Jobs:
                 self._dismiss(decision.cause)
             case JobOutcome():
                 self._apply(time_s, self._job_of(decision.cause, outcome), outcome)
-            case EventWithoutEffect(reason="duplicate_event"):
-                self.submitted -= decision.cause in self._asked
-                self._dismiss(decision.cause)
             case EventWithoutEffect():
-                self._dismiss(decision.cause)
+                is_dismissed = self._dismiss(decision.cause)
+                self.submitted -= is_dismissed and outcome.reason == "duplicate_event"
 
     def leave(self) -> Iterator[JobTimeline]:
         """Remove and yield the jobs that are over and are not kept any more."""
@@ -204,11 +202,11 @@ class Jobs:
             yield job
 
     def _submit(self, time_s: float, event_id: str, event: JobSubmitted) -> None:
-        self.submitted += 1
         asked = self._asked.get(event_id)
         if asked is not None:
             asked.repeats += 1
             return
+        self.submitted += 1
         known = self.by_id.get(event.job_id)
         self._asked[event_id] = _Asked(event, time_s, known)
         if known is None or known.state == "rejected":
@@ -221,20 +219,21 @@ class Jobs:
         self.by_id[event.job_id] = job
         return job
 
-    def _dismiss(self, event_id: str) -> None:
-        """Forget a submission, or a duplicate of one, that has changed nothing."""
+    def _dismiss(self, event_id: str) -> bool:
+        """Forget a submission that has changed nothing; return whether there was one, and no duplicate."""
         asked = self._asked.get(event_id)
         if asked is None:
-            return
+            return False
         if asked.repeats:
             asked.repeats -= 1
-            return
+            return False
         del self._asked[event_id]
         job = self.by_id.get(asked.event.job_id)
         if job is not None and job.event_id == event_id:
             del self.by_id[job.job_id]
             if asked.before is not None:
                 self.by_id[job.job_id] = asked.before
+        return True
 
     def _job_of(self, cause: str, outcome: JobOutcome) -> JobTimeline:
         """Return the job of a decision. Where several users have asked under its id, it belongs to the

@@ -86,13 +86,9 @@ class ElasticFigures(ZoneFigures[ElasticTimeline]):
         return sum(job.size.workers for job in self.admitted() if job.size is not None)
 
     @property
-    def gpus(self) -> dict[str, tuple[int, int]]:
-        """Used GPUs and all GPUs of its own servers, and of those on loan to it."""
-        usage = self._usage
-        return {
-            "own": (round(usage.own.amount), self._own_gpus),
-            "on_loan": (round(usage.on_loaned.amount), round(usage.loaned.amount)),
-        }
+    def used_gpus(self) -> int:
+        """Number of GPUs in use."""
+        return round(self._usage.own.amount + self._usage.on_loaned.amount)
 
     def take_event(self, time_s: float, event: Event) -> None:
         """Fold an event of the cell."""
@@ -169,9 +165,8 @@ class ElasticFigures(ZoneFigures[ElasticTimeline]):
         """Return running and waiting jobs, and those that the next reclaim would preempt."""
         if not self._submitted:
             return ""
-        used, all = (sum(counts) for counts in zip(*self.gpus.values(), strict=True))
         parts = [f"{self.running} running on {self.workers} workers", f"{self.waiting} queued"]
-        parts.append(f"{used} of {all} GPUs in use")
+        parts.append(f"{self.used_gpus} of {self._nodes.gpus(self._zone)} GPUs in use")
         if self._staffed is not None and self._staffed.on_loan:
             parts.append(_risk(self._staffed))
         return ", ".join(parts)
@@ -181,8 +176,7 @@ class ElasticFigures(ZoneFigures[ElasticTimeline]):
         if self.running or self.waiting:
             yield "jobs with workers, and without", f"{self.running}, {self.waiting}"
             yield "workers", str(self.workers)
-            gpus = ", ".join(f"{used} of {all}" for used, all in self.gpus.values())
-            yield "GPUs in use: own, on loan", gpus
+            yield "GPUs in use", f"{self.used_gpus} of {self._nodes.gpus(self._zone)}"
         yield from self.results().rows()
 
     def as_json(self) -> dict[str, Any]:
@@ -191,7 +185,8 @@ class ElasticFigures(ZoneFigures[ElasticTimeline]):
             "jobs_running": self.running,
             "jobs_waiting": self.waiting,
             "workers": self.workers,
-            "gpus": {name: {"used": used, "all": all} for name, (used, all) in self.gpus.items()},
+            "used_gpus": self.used_gpus,
+            "gpus": self._nodes.gpus(self._zone),
             **self.results().as_json(),
         }
 

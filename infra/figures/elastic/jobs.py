@@ -27,7 +27,7 @@ class ElasticTimeline(JobTimeline):
         return workload if isinstance(workload, ElasticWorkload) else None
 
     def resize(self, time_s: float, size: JobResized) -> None:
-        """Apply a change of the job's workers."""
+        """Count a change of the job's workers."""
         if size.workers_before > 0 and size.workers > 0:
             self.resizes += 1
         if size.workers > 0:
@@ -36,7 +36,6 @@ class ElasticTimeline(JobTimeline):
         elif size.reason != "stopped":
             self.wait(time_s)
         self.preemptions += size.reason == "preempted"
-        self.size = size
 
     def as_row(self, workload: ElasticWorkload) -> dict[str, Any]:
         """Return plain values, for a file."""

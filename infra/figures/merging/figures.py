@@ -45,7 +45,7 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
         gpus_of_type = {gpu.name: gpu.gpus for gpu in own.gpu_types}
         self._gpus = sum(gpus_of_type[node.gpu_type] for node in own.nodes)
         """GPUs of the zone at its start, by which fairness goes."""
-        self._submitted = self._completed = self._preemptions = self._undone = 0
+        self._submitted = self._completed = self._preemptions = self._undone_merges = 0
         self._first_s: float | None = None
         """Time of the first submission."""
         self._last_s: float | None = None
@@ -144,7 +144,7 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
             makespan_s=makespan_s,
             temporal_share=_share(done, "temporal"),
             spatial_share=_share(done, "spatial"),
-            merges_undone=self._undone,
+            merges_undone=self._undone_merges,
             saved_s=self.saved_s,
             preemptions=self._preemptions,
             gain=self._gain_errors.figures(),
@@ -287,7 +287,7 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
         if job is not None and job.merge is not None:
             was_undone = job.merge.is_undone
             job.merge.judged[verdict.job_id] = verdict
-            self._undone += job.merge.is_undone and not was_undone
+            self._undone_merges += job.merge.is_undone and not was_undone
         self._judged[verdict.reason] += 1
         self._verdicts.append(verdict)
         while self._jobs.kept is not None and len(self._verdicts) > self._jobs.kept:
