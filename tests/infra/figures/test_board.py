@@ -51,7 +51,7 @@ def test_a_decision_waits_for_its_event(bench: Bench) -> None:
     assert (board.waiting, board.jobs.by_id["j"].state) == (0, "admitted")
 
 
-def test_a_repeated_event_leaves_its_job_as_it_was(bench: Bench) -> None:
+def test_repeated_event_does_not_change_its_job(bench: Bench) -> None:
     bench.send(bid("poor", units=0.01))
     repeated(bench)
     bench.send(bid("j"))
@@ -72,7 +72,7 @@ def test_a_rejected_id_may_be_used_again(bench: Bench) -> None:
         assert dict(board.jobs.states()) == {"rejected": 1, "admitted": 1}
 
 
-def test_a_forgotten_job_does_not_return_with_late_reports(bench: Bench) -> None:
+def test_late_reports_do_not_restore_forgotten_jobs(bench: Bench) -> None:
     board = Board("c")
     board.jobs.kept = 0
     bench.send(bid("poor", units=0.01))

@@ -102,7 +102,7 @@ def test_gpus_in_use_include_those_on_loan(bench: LivelyBench) -> None:
     assert dict(told.rows())["GPUs in use"] == "14 of 16"
 
 
-def test_no_line_is_shown_of_a_zone_without_jobs() -> None:
+def test_zone_without_jobs_shows_no_line() -> None:
     told = figures(board(LivelyBench(borrowing_cell())))
     assert (told.headline(), told.as_json()["jobs"]) == ("", 0)
 
