@@ -217,7 +217,7 @@ def _run(simulation: Simulation, board: Board, submitted_by_s: float) -> tuple[f
         time_s = step.time_s
         if used is None and time_s > submitted_by_s:
             used = _figures(board).results()
-        board.take_step(step.time_s, step.entry, step.decisions)
+        board.fold_step(step.time_s, step.entry, step.decisions)
         if time_s > last_s:
             break
     return time_s, used or _figures(board).results()

@@ -216,13 +216,13 @@ def simulate(
     )
     board, solves_s = Board(CELL), list[float]()
 
-    def take(step: Step) -> None:
-        board.take_step(step.time_s, step.entry, step.decisions)
+    def fold(step: Step) -> None:
+        board.fold_step(step.time_s, step.entry, step.decisions)
         answer = step.entry.envelope.event
         if isinstance(answer, SolveFinished) and isinstance(answer.solution, MergeSolution):
             solves_s.append(answer.solve_s)
 
-    simulation.pass_on(take)
+    simulation.pass_on(fold)
     if simulation.given_up is not None:
         raise RuntimeError(f"the simulation ended unfinished: {simulation.given_up}")
     figures = summarise(board).part(MergingFigures)

@@ -146,7 +146,7 @@ def first_step(base_directory: str, dataset_root: str, dataset: str, device: Dev
     job = open_job(_order(0, dataset), base, Loaders(root, tokenizer, settings))
     adapter = adapter_for("normal", [job], None, torch.device(device))
     trainer = Trainer(job.base, adapter, torch.device(device), job.batch_size)
-    records = job.loader.stream.take(0, job.batch_size)
+    records = job.loader.stream.indices(0, job.batch_size)
     batch = [Sample(place, 0, job.loader.training[record]) for place, record in enumerate(records)]
     trainer.step(batch, 0, 1, (), lambda _: None)
 

@@ -84,7 +84,7 @@ class Inbox:
         newest = self.newest
         return newest if isinstance(newest, Release) else None
 
-    def take_instructions(self) -> list[Instruction]:
+    def drain_instructions(self) -> list[Instruction]:
         """Return the instructions since the last call, in order."""
         with self._changed:
             self._has_news = False

@@ -79,7 +79,7 @@ class GangRank(Generic[Order]):
 class Work(ABC, Generic[Order]):
     """The work of a job's ranks; one object in each rank.
 
-    `take_part` is called once for each generation that forms, and runs until the generation or the job is
+    `participate` is called once for each generation that forms, and runs until the generation or the job is
     over.
     """
 
@@ -112,7 +112,7 @@ class Work(ABC, Generic[Order]):
         """
 
     @abstractmethod
-    def take_part(self, group: ProcessGroup) -> Ended | None:
+    def participate(self, group: ProcessGroup) -> Ended | None:
         """Work with the other ranks until the job is over for this rank, or the generation is over and the
         next one is to be formed: then return None.
 
@@ -179,7 +179,7 @@ class Generations(Generic[Order]):
             elif ended is None and directive.generation <= self._formed:
                 self._await_next(directive)
             elif ended is None:
-                ended = self._take_part(directive)
+                ended = self._participate(directive)
             if ended is not None:
                 return ended
 
@@ -198,14 +198,14 @@ class Generations(Generic[Order]):
                 is_permanent=False,
             )
 
-    def _take_part(self, membership: Membership) -> Ended | None:
+    def _participate(self, membership: Membership) -> Ended | None:
         group = None
         try:
             group = self._form(membership)
             if group is None:
                 return None
             self._formed = membership.generation
-            ended = self.work.take_part(group)
+            ended = self.work.participate(group)
         except Exception as error:
             if group is not None and not self.work.HAS_BACKGROUND_COLLECTIVES:
                 group.close()

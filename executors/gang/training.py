@@ -197,7 +197,7 @@ class GangTraining(Work[Order], Generic[Order, Share]):
 
     # The loop
 
-    def take_part(self, group: ProcessGroup) -> Ended | None:
+    def participate(self, group: ProcessGroup) -> Ended | None:
         if same := self.identities():
             group.compare("the start of a generation", same, self.disagreement)
         self.connect(group)

@@ -34,7 +34,7 @@ class Stream:
     records: int
     seed: int
 
-    def take(self, drawn: int, count: int) -> list[int]:
+    def indices(self, drawn: int, count: int) -> list[int]:
         """Return `count` record indices after the stream's first `drawn` samples."""
         return take(self.records, self.seed, self.cursor(drawn), count)[0]
 
@@ -158,7 +158,7 @@ class Loader:
                 self.training = self._open(root, workload.dataset.path, tokenizer, length, settings)
                 self.stream = Stream(len(self.training), workload.hyperparameters.seed)
                 count = settings.prepared_batches * workload.hyperparameters.batch_size
-                for index in self.stream.take(0, min(count, len(self.training))):
+                for index in self.stream.indices(0, min(count, len(self.training))):
                     self.training[index]
             self.validation: TokenizedFile | None = None
             if workload.validation_path is not None:

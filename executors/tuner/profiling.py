@@ -179,7 +179,7 @@ class _Run:
 
 
 def _embed(base: SharedBase, loader: Loader, most: int, deadline_s: float) -> Embeddings:
-    indices = loader.stream.take(0, min(most, len(loader.training)))
+    indices = loader.stream.indices(0, min(most, len(loader.training)))
     return embed(base, [loader.training[index] for index in indices], deadline_s)
 
 

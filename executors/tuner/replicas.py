@@ -99,7 +99,7 @@ class Replicas:
             checkpoints_activations=active[0].order.workload.hyperparameters.gradient_checkpointing,
         )
         longest = max(
-            (self._sequence(job, record) for job in active for record in job.loader.stream.take(0, own)),
+            (self._sequence(job, record) for job in active for record in job.loader.stream.indices(0, own)),
             key=lambda sequence: len(sequence.token_ids),
         )
         sample = Sample(0, 0, longest)
@@ -185,7 +185,7 @@ class Replicas:
         """Return this rank's share of the next step's batch."""
         sources = self._sources()
         streams = [
-            iter(job.loader.stream.take(job.drawn, sources.count(source)))
+            iter(job.loader.stream.indices(job.drawn, sources.count(source)))
             for source, job in enumerate(self._active)
         ]
         records = [next(streams[source]) for source in sources]

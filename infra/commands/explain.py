@@ -91,10 +91,10 @@ def _stories(records: Iterator[LedgerEvent | Decision], job_id: str) -> dict[str
         cell = record.cell if isinstance(record, Decision) else record.envelope.event.cell
         story = stories.setdefault(cell, Story(job_id))
         if isinstance(record, LedgerEvent):
-            story.take_event(record.offset, record.envelope)
+            story.fold_event(record.offset, record.envelope)
             continue
         with suppress(InvalidRecordError):  # replay reports it
-            story.take_decision(record)
+            story.fold_decision(record)
     return {cell: story for cell, story in stories.items() if story.chapters}
 
 

@@ -343,12 +343,12 @@ def _run(cell: CellConfigured, simulation: Simulation, seed: int, out: Path | No
     board = Board(cell.cell)
     with LogFiles(out) if out is not None else nullcontext() as files, deciding("simulating") as done:
 
-        def take(step: Step) -> None:
-            board.take_step(step.time_s, step.entry, step.decisions)
+        def fold(step: Step) -> None:
+            board.fold_step(step.time_s, step.entry, step.decisions)
             if files is not None:
                 files.write([step.entry], step.decisions)
 
-        simulation.pass_on(take, done)
+        simulation.pass_on(fold, done)
     if simulation.given_up is not None:
         remark(f"the simulation was ended: {simulation.given_up}; they count as they are by then")
     if out is not None:

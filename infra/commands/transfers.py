@@ -75,9 +75,9 @@ def _fold(records: Iterator[Envelope | Decision], zone: str, cell: str | None) -
             continue
         folded = by_cell.setdefault(name, Transfers(zone, task_key))
         if isinstance(record, Decision):
-            folded.take_decision(record.outcome)
+            folded.fold_decision(record.outcome)
         else:
-            folded.take_event(record.event)
+            folded.fold_event(record.event)
     return by_cell
 
 

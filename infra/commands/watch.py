@@ -83,7 +83,7 @@ def _show_files(ledger: Path, cell: str | None, jobs: int, json: bool) -> None:
     with bar("reading the log"):
         for entry in read_log_files(ledger):
             with suppress(InvalidRecordError):  # replay reports it
-                boards.take(entry)
+                boards.fold(entry)
     _show(boards, cell, jobs)
 
 

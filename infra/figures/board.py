@@ -28,7 +28,7 @@ class Solves:
     seconds: float = 0.0
     """Sum of the solvers' times, by their own clocks."""
 
-    def take(self, answer: SolveFinished) -> None:
+    def count(self, answer: SolveFinished) -> None:
         """Count an answer."""
         self.answers += 1
         self.without_solution += answer.solution is None or answer.solution.is_empty
@@ -76,20 +76,20 @@ class Board:
         """Fold a log of one cell, including decisions whose events are missing."""
         board = cls(cell)
         for entry in entries:
-            board.take_event(entry)
+            board.fold_event(entry)
         for decision in decisions:
-            board.take_decision(decision)
+            board.fold_decision(decision)
         while board._waiting:
             board._fold(*board._waiting.popleft())
         return board
 
-    def take_step(self, time_s: float, entry: LedgerEvent, decisions: Iterable[Decision]) -> None:
+    def fold_step(self, time_s: float, entry: LedgerEvent, decisions: Iterable[Decision]) -> None:
         """Fold an event of a time and the decisions about it."""
-        self.take_event(entry, time_s)
+        self.fold_event(entry, time_s)
         for decision in decisions:
-            self.take_decision(decision, time_s)
+            self.fold_decision(decision, time_s)
 
-    def take_event(self, entry: LedgerEvent, time_s: float | None = None) -> None:
+    def fold_event(self, entry: LedgerEvent, time_s: float | None = None) -> None:
         """Fold a ledger event, and the decisions that waited for it. A part that raises is left out, and
         counted.
 
@@ -101,13 +101,13 @@ class Board:
         self._folded = entry.offset
         event = entry.envelope.event
         with self._surviving(event.TYPE):
-            self._take_event(entry, time_s)
+            self._fold_event(entry, time_s)
         while self._waiting and self._waiting[0][0].place[0] <= self._folded:
             self._fold(*self._waiting.popleft())
 
-    def _take_event(self, entry: LedgerEvent, time_s: float | None) -> None:
+    def _fold_event(self, entry: LedgerEvent, time_s: float | None) -> None:
         event = entry.envelope.event
-        self.nodes.take_event(entry.envelope)
+        self.nodes.fold_event(entry.envelope)
         match event:
             case CellConfigured() if self._configuration is None:
                 self._configuration = event
@@ -116,15 +116,15 @@ class Board:
             case ClockTicked():
                 self._read_clock(event.time_s)
             case SolveFinished():
-                self.solves.take(event)
+                self.solves.count(event)
         time_s = self._now_s if time_s is None else time_s
-        self.jobs.take_event(time_s, entry.envelope)
-        self.loans.take_event(entry.envelope)
+        self.jobs.fold_event(time_s, entry.envelope)
+        self.loans.fold_event(entry.envelope)
         for figures in self.zones.values():
             with self._surviving(event.TYPE):
-                figures.take_event(time_s, event)
+                figures.fold_event(time_s, event)
 
-    def take_decision(self, decision: Decision, time_s: float | None = None) -> None:
+    def fold_decision(self, decision: Decision, time_s: float | None = None) -> None:
         """Fold a decision, after its event. A restarted worker may write decisions twice: they count once. A
         part that raises is left out, and counted.
 
@@ -145,17 +145,17 @@ class Board:
 
     def _fold(self, decision: Decision, time_s: float | None) -> None:
         with self._surviving(decision.outcome.TYPE):
-            self._take_decision(decision, time_s)
+            self._fold_outcome(decision, time_s)
 
-    def _take_decision(self, decision: Decision, time_s: float | None) -> None:
+    def _fold_outcome(self, decision: Decision, time_s: float | None) -> None:
         outcome = decision.outcome
         if decision.time_s is not None:
             self._read_clock(decision.time_s)
         if time_s is None:
             time_s = self._now_s if decision.time_s is None else decision.time_s
-        self.jobs.take_decision(time_s, decision)
-        self.nodes.take_decision(decision)
-        self.loans.take_decision(outcome)
+        self.jobs.fold_decision(time_s, decision)
+        self.nodes.fold_decision(decision)
+        self.loans.fold_decision(outcome)
         match outcome:
             case EventFaulted():
                 self.faults += 1
@@ -167,7 +167,7 @@ class Board:
                     self._add(outcome.zone)
         for figures in self.zones.values():
             with self._surviving(outcome.TYPE):
-                figures.take_outcome(time_s, outcome)
+                figures.fold_outcome(time_s, outcome)
         for job in self.jobs.leave():
             self.left_busy_s += sum(self.busy_s(job).values())
 
@@ -233,16 +233,16 @@ class Boards(dict[str, Board]):
         super().__init__()
         self._kept = kept
 
-    def take(self, record: LedgerEvent | Decision) -> None:
+    def fold(self, record: LedgerEvent | Decision) -> None:
         """Fold a record into its cell's board.
 
         Raises:
             InvalidRecordError: the id of a decision is invalid.
         """
         if isinstance(record, Decision):
-            self._of(record.cell).take_decision(record)
+            self._of(record.cell).fold_decision(record)
         else:
-            self._of(record.envelope.event.cell).take_event(record)
+            self._of(record.envelope.event.cell).fold_event(record)
 
     @property
     def waiting(self) -> int:

@@ -167,7 +167,7 @@ class Jobs:
         """Return the number of jobs by state."""
         return self.ended + Counter[JobStateName](job.state for job in self.live())
 
-    def take_event(self, time_s: float, envelope: Envelope) -> None:
+    def fold_event(self, time_s: float, envelope: Envelope) -> None:
         """Fold a ledger event of a time."""
         match event := envelope.event:
             case JobSubmitted():
@@ -181,7 +181,7 @@ class Jobs:
                 for job in self.by_id.values():
                     job.nodes.discard(event.node)
 
-    def take_decision(self, time_s: float, decision: Decision) -> None:
+    def fold_decision(self, time_s: float, decision: Decision) -> None:
         """Fold a decision of a time."""
         match outcome := decision.outcome:
             case JobOutcome(is_of_another_job=True):

@@ -40,7 +40,7 @@ class CellLoans:
     _load_times_s: dict[str, float] = field(default_factory=dict)
     _time_s: float = 0.0
 
-    def take_event(self, envelope: Envelope) -> None:
+    def fold_event(self, envelope: Envelope) -> None:
         """Fold a ledger event. A load from after the latest tick counts as of the tick, as in the cell."""
         match event := envelope.event:
             case ClockTicked():
@@ -49,7 +49,7 @@ class CellLoans:
                 self.loads[event.zone] = event.load
                 self._load_times_s[event.zone] = min(event.time_s, self._time_s)
 
-    def take_decision(self, outcome: Outcome) -> None:
+    def fold_decision(self, outcome: Outcome) -> None:
         """Fold a decision."""
         match outcome:
             case LoanChanged(status="returned"):

@@ -47,7 +47,7 @@ class Nodes:
     _left_less_joined_s: float = 0.0
     """Sum of the times at which nodes left, less the times at which others joined later."""
 
-    def take_event(self, envelope: Envelope) -> None:
+    def fold_event(self, envelope: Envelope) -> None:
         """Fold a ledger event."""
         match event := envelope.event:
             case CellConfigured() if not self.zones:  # a cell ignores a second one
@@ -62,7 +62,7 @@ class Nodes:
                 # The return of a lost node is a decision.
                 seen.status = "up" if seen.status == NOT_SEEN else seen.status
 
-    def take_decision(self, decision: Decision) -> None:
+    def fold_decision(self, decision: Decision) -> None:
         """Fold a decision."""
         change, time_s = self._changes.get(decision.cause), decision.time_s
         if change is not None:

@@ -41,10 +41,10 @@ class ZoneFigures(Generic[J]):
         self._jobs = jobs
         self._nodes = nodes
 
-    def take_event(self, time_s: float, event: Event) -> None:
+    def fold_event(self, time_s: float, event: Event) -> None:
         """Fold an event of the cell."""
 
-    def take_outcome(self, time_s: float, outcome: Outcome) -> None:
+    def fold_outcome(self, time_s: float, outcome: Outcome) -> None:
         """Fold a decision of the cell."""
 
     def headline(self) -> str:

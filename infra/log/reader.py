@@ -79,12 +79,12 @@ class BoardFollower:
         for record in events:
             with suppress(InvalidRecordError):  # replay reports it
                 envelope = decode_event(record.value, record.headers)
-                self.boards.take(LedgerEvent(record.offset, envelope))
+                self.boards.fold(LedgerEvent(record.offset, envelope))
                 yield envelope
         for record in decisions:
             with suppress(InvalidRecordError):
                 decision = decode_decision(record.value or b"")
-                self.boards.take(decision)
+                self.boards.fold(decision)
                 yield decision
 
 

@@ -233,7 +233,7 @@ def recorded(path: Path, cell: str | None, own: CellConfigured) -> tuple[LedgerR
     recording, before, folded = LedgerRecording(own), Board(own.cell), Cell(own.cell)
     for time_s, entry in timed(events_of_cell(path, own.cell, others_allowed=cell is not None)):
         recording.add(time_s, entry)
-        _take(before, (entry, folded.handle(entry)))
+        _fold(before, (entry, folded.handle(entry)))
     return recording, before
 
 
@@ -267,9 +267,9 @@ def what_if(
 
     def advance(steps: Iterator[Step], other_steps: Iterator[Step]) -> None:
         for step in steps:
-            _take(simulated, step)
+            _fold(simulated, step)
         for step in other_steps:
-            _take(after, step)
+            _fold(after, step)
             on_step(step)
 
     for number, (time_s, entry) in enumerate(
@@ -282,11 +282,11 @@ def what_if(
     return WhatIf(before, simulated, after)
 
 
-def _take(board: Board, step: Step) -> None:
+def _fold(board: Board, step: Step) -> None:
     entry, decisions = step
-    board.take_event(entry)
+    board.fold_event(entry)
     for decision in decisions:
-        board.take_decision(decision)
+        board.fold_decision(decision)
 
 
 def events_of_cell(path: Path, cell: str, others_allowed: bool) -> Iterator[LedgerEvent]:

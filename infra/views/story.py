@@ -97,7 +97,7 @@ class Story:
         job = self._job(board)
         return {} if job is None else board.job_cells(job)
 
-    def take_event(self, offset: int, envelope: Envelope) -> None:
+    def fold_event(self, offset: int, envelope: Envelope) -> None:
         """Add a ledger event, if it is about the job."""
         own = self._own_part(envelope.event)
         if own is not None:
@@ -105,7 +105,7 @@ class Story:
         if own is not None or isinstance(envelope.event, CellConfigured):
             self._events.append(LedgerEvent(offset, envelope))
 
-    def take_decision(self, decision: Decision) -> None:
+    def fold_decision(self, decision: Decision) -> None:
         """Add a decision, if it is about the job. Of the decisions on a zone's state only the latest counts,
         even if it is no longer about the job.
 

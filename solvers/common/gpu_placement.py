@@ -49,9 +49,9 @@ class IdleGpus:
             if not ranks:
                 del self._by_count[idle]
 
-    def take(self, gpus: int, preferred: Mapping[str, int]) -> dict[str, int] | None:
-        """Take GPUs and return their counts by node, the largest first; None, without a change, if there are
-        too few.
+    def allocate(self, gpus: int, preferred: Mapping[str, int]) -> dict[str, int] | None:
+        """Allocate GPUs and return their counts by node, the largest first; None, without a change, if too
+        few are idle.
 
         A single node with room is preferred to several; among those, the fullest. Otherwise nodes with the
         most room are taken whole, and the rest comes from the fullest node with room for it.

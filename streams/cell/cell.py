@@ -251,7 +251,7 @@ class Cell:
                 **({"configuration": None} if self._configured is None else self._configured.state()),
             }
         )
-        self._kept.take(packed)
+        self._kept.keep(packed)
         return packed
 
     def snapshot(self) -> bytes:
@@ -280,8 +280,8 @@ class Cell:
         cell, version = cls(state["name"], book), state["rules"]
         rules = book.newest if version is None else book.get(version)
         if rules is not None:
-            cell._take(state, rules)
-            cell._kept.take(packed if state["version"] == SNAPSHOT_VERSION else cell.packed())
+            cell._restore(state, rules)
+            cell._kept.keep(packed if state["version"] == SNAPSHOT_VERSION else cell.packed())
             return cell
         if version > book.newest.version:
             raise MissingRulesError(
@@ -297,7 +297,7 @@ class Cell:
         """Whether the program has newer rules than those that decide."""
         return self.rules is not None and self.rules < self._book.newest.version
 
-    def _take(self, state: State, rules: Rules) -> None:
+    def _restore(self, state: State, rules: Rules) -> None:
         """Set the state, converted to these rules where it is of others."""
         if state["rules"] not in (rules.version, None) or state["version"] != SNAPSHOT_VERSION:
             state = rules.convert(state)
@@ -332,7 +332,7 @@ class Cell:
         if rules is None:
             lack = self._book.lack_of(adopted.rules, adopted.release)
             raise MissingRulesError(f"{where}: from here on it is decided by {lack}: start that one")
-        self._take(unpack(packed), rules)
+        self._restore(unpack(packed), rules)
         self._foreign = None
 
     def _require_rules(self, event: Event, offset: int) -> None:

@@ -49,7 +49,7 @@ class Changes:
         """Room for live jobs in the snapshot if nodes left `_tried` for these zones; None if they cannot
         leave. A cache, since nodes may wait long: it follows from the state."""
 
-    def take(self, event: CellChange) -> None:
+    def apply(self, event: CellChange) -> None:
         """Apply a change by an operator, or ignore it with the reason."""
         try:
             self._change(event)
@@ -305,7 +305,7 @@ class Changes:
             if to_zone is None:
                 continue
             if not commands_nodes(layout.zones[to_zone]):
-                self.carry_out(self._nodes.take_for_up(node, departure.reason))
+                self.carry_out(self._nodes.assume_up(node, departure.reason))
             self.carry_out(self._nodes.initial_changes(node))
             if _asks_more(before.zones[from_zone], layout.zones[to_zone]):
                 self.carry_out(self._nodes.await_word(node))

@@ -137,7 +137,7 @@ class ConfiguredCell:
         if not self._recent.note(writer_of(envelope.event), envelope.id):
             facts: Facts = {"event_id": envelope.id, "writer": writer_of(envelope.event)}
             self._outcomes.add(EventIgnored(reason="duplicate_event", facts=facts))
-            return self._outcomes.take()
+            return self._outcomes.drain()
         # 2. Pass it to the part of the cell that it is for.
         with stage("dispatch"):
             self._dispatch(envelope.event)
@@ -150,7 +150,7 @@ class ConfiguredCell:
                 self._loans.follow(touched, self.time_s)
             with stage("settle"):
                 self._changes.settle()
-        return self._outcomes.take()
+        return self._outcomes.drain()
 
     def broken_invariants(self) -> Iterator[str]:
         """Yield a line for each broken invariant."""
@@ -173,13 +173,13 @@ class ConfiguredCell:
             case JobWithdrawalRequested():
                 self._withdraw(event)
             case FleetEvent():
-                self._take_fleet_event(event)
+                self._apply_fleet_event(event)
             case SolveFinished():
                 self._solved(event)
             case InferenceEvent():
-                self._loans.take(event, self.time_s)
+                self._loans.apply(event, self.time_s)
             case CellChange():
-                self._changes.take(event)
+                self._changes.apply(event)
             case CellConfigured():
                 self._ignore("cell_already_configured")
             case RulesAdopted():
@@ -249,11 +249,11 @@ class ConfiguredCell:
         else:
             self._asked[job.zone].withdrawn(job)
 
-    def _take_fleet_event(self, event: FleetEvent) -> None:
+    def _apply_fleet_event(self, event: FleetEvent) -> None:
         if self.nodes.zone_of(event.node) is None:
             self._ignore("unknown_node", node=event.node)
             return
-        self._changes.carry_out(self.nodes.take(event))
+        self._changes.carry_out(self.nodes.apply(event))
         if isinstance(event, CommandRefused):
             self._ignore(
                 "command_refused",
@@ -264,11 +264,11 @@ class ConfiguredCell:
             )
             self._refused_runs(event)
         elif isinstance(event, RunReport):
-            self._take_run_report(event)
+            self._apply_run_report(event)
         elif not isinstance(event, SignOfLife | NodeOffline | NodeSilent):
             self._pass_on(event)
 
-    def _take_run_report(self, report: RunReport) -> None:
+    def _apply_run_report(self, report: RunReport) -> None:
         """Pass a report to its zone. A node that continues a run that the cell does not have is ordered to
         end it, unless it has been lately."""
         job, before = self.jobs.live.get(report.job_id), len(self._outcomes)

@@ -44,7 +44,7 @@ class Loans(Stateful):
         self._outcomes = outcomes
         self._loads, self._last_reclaims = {}, {}
 
-    def take(self, event: InferenceEvent, time_s: float | None) -> None:
+    def apply(self, event: InferenceEvent, time_s: float | None) -> None:
         """Apply an event of the inference side, or ignore it with the reason."""
         try:
             lender, lending = self._lender(event.zone)

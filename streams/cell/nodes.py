@@ -140,7 +140,7 @@ class NodePool(Stateful):
         zone = self.layout.zones[id]
         return commands_nodes(zone) and _unfit(sign, zone) is None
 
-    def take(self, event: FleetEvent) -> list[Step]:
+    def apply(self, event: FleetEvent) -> list[Step]:
         """Return the decisions on an event about a node of the cell, and the changes for its zone, in
         order."""
         zone = self.layout.zones[self.layout.zone_of[event.node]]
@@ -211,7 +211,7 @@ class NodePool(Stateful):
             for names in (self._heard, self._down, self._barred, self._cordoned):
                 names.pop(node, None)
 
-    def take_for_up(self, node: str, reason: LeavingReason) -> list[Step]:
+    def assume_up(self, node: str, reason: LeavingReason) -> list[Step]:
         """Count a node as up that has come to a zone without reports of nodes."""
         was_down = node in self._down
         for names in (self._heard, self._down, self._barred):

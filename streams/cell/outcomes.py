@@ -47,7 +47,7 @@ class Outcomes:
         """Return the decisions that were added since there were `index`."""
         return self._added[index:]
 
-    def take(self) -> list[Outcome]:
+    def drain(self) -> list[Outcome]:
         """Return all decisions, and begin with none."""
         taken, self._added = self._added, []
         return taken

@@ -40,7 +40,7 @@ class Kept:
     since: list["LedgerEvent"] = field(default_factory=list)
     _since_bytes: int = 0
 
-    def take(self, packed: bytes) -> None:
+    def keep(self, packed: bytes) -> None:
         """Keep a packed state."""
         self.packed, self.place = packed, None
         self.since.clear()

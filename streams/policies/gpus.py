@@ -67,7 +67,7 @@ class Gpus:
 
     def place(self, holder: str, gpus: int, preferred: Mapping[str, int]) -> dict[str, int] | None:
         """Hold GPUs on as few nodes as possible and return them by node; None if too few are idle."""
-        members = self._idle.take(gpus, preferred)
+        members = self._idle.allocate(gpus, preferred)
         for node, count in (members or {}).items():
             self._held.setdefault(node, {})[holder] = count
         return members

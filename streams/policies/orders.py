@@ -58,16 +58,16 @@ class OrderClock(Stateful):
         self._checked_s = self.elapsed_s
         return True
 
-    def is_lost(self, heard_s: float, quiet_s: float = 0.0) -> bool:
+    def is_lost(self, last_seen_s: float, quiet_s: float = 0.0) -> bool:
         """Return whether a run has been silent for too long.
 
         Args:
-            heard_s: time of the last order or report of it, by this clock.
+            last_seen_s: time of the last order or report of it, by this clock.
             quiet_s: expected duration of its silence from then on.
         """
-        return self.elapsed_s - heard_s > self.timeout_s + _TIMES_EXPECTED * quiet_s
+        return self.elapsed_s - last_seen_s > self.timeout_s + _TIMES_EXPECTED * quiet_s
 
-    def failure(self, job: Job, run_id: str, node: str, heard_s: float) -> "SilentRun":
+    def failure(self, job: Job, run_id: str, node: str, last_seen_s: float) -> "SilentRun":
         """Return the event that replaces the report of a silent run."""
         return SilentRun(
             cell=self._cell,
@@ -77,7 +77,7 @@ class OrderClock(Stateful):
             samples_done=job.samples_done,
             error="",
             permanent=False,
-            silent_s=self.elapsed_s - heard_s,
+            silent_s=self.elapsed_s - last_seen_s,
         )
 
 

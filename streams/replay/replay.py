@@ -137,9 +137,9 @@ class _Comparison:
         id = _claimed_id(record.value)
         demanded = self._demands.get(id)
         if demanded is None:
-            self._take_undemanded(record)
+            self._compare_undemanded(record)
         elif demanded.value is None:
-            self._take_trusted_again(record, demanded)
+            self._compare_repeated(record, demanded)
         elif record.value != demanded.value:
             expected, found = demanded.value.decode(), _text(record.value)
             self._differ(demanded.number, Difference("altered", id, record.place, expected, found))
@@ -177,7 +177,7 @@ class _Comparison:
         """Return the first differences, in the order of the ledger."""
         return tuple(difference for _, _, difference in sorted(self._first, reverse=True, key=_place))
 
-    def _take_trusted_again(self, record: DecisionRecord, trusted: Demanded) -> None:
+    def _compare_repeated(self, record: DecisionRecord, trusted: Demanded) -> None:
         first = trusted.found or b""
         if record.value == first:
             difference = Difference("repeated", trusted.id, record.place, None, None)
@@ -185,7 +185,7 @@ class _Comparison:
             difference = Difference("altered", trusted.id, record.place, _text(first), _text(record.value))
         self._differ(self._demands.decisions, difference)
 
-    def _take_undemanded(self, record: DecisionRecord) -> None:
+    def _compare_undemanded(self, record: DecisionRecord) -> None:
         place, id = claimed_place(record.value), _claimed_id(record.value)
         if place is not None and id == "{}-{}-{}".format(*place):
             trusted = self._demands.trust(place, id, record.value)

@@ -99,7 +99,7 @@ class SolverProcess:
         """
         try:
             if self._pipe.poll(wait_s):
-                return self._take(self._pipe.recv())
+                return self._receive(self._pipe.recv())
         except (EOFError, ConnectionResetError):
             self._process.join()
             reason = f"the process that solved it ended with status {self._process.exitcode}"
@@ -121,7 +121,7 @@ class SolverProcess:
         self._process.kill()
         self._process.join()
 
-    def _take(self, message: Solved | SolveFailure | _Ready) -> Solved | SolveFailure | None:
+    def _receive(self, message: Solved | SolveFailure | _Ready) -> Solved | SolveFailure | None:
         if isinstance(message, _Ready):
             self.ready = True
             if self._asked is not None:

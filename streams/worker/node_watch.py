@@ -48,7 +48,7 @@ class _Listening:
 
 @dataclass(frozen=True)
 class _Sign:
-    heard_s: float
+    last_seen_s: float
     listened_s: float
     """Listening time of the partition at the sign."""
 
@@ -126,7 +126,7 @@ class LivenessMonitor:
         if now_s - listening.resumed_s >= GRACE_S:
             return True
         signs = (self._signs.get((cell, node)) for node in nodes)
-        return all(sign is not None and sign.heard_s > listening.paused_s for sign in signs)
+        return all(sign is not None and sign.last_seen_s > listening.paused_s for sign in signs)
 
     def forget(self, now_s: float) -> None:
         """Forget all signs, as partitions are reassigned."""

@@ -142,7 +142,7 @@ class CellProcessor:
                 folded, self._last_offsets, self._events = self._last_offsets, {}, 0
                 if not folded:
                     return
-                confirmations = self._outbox.take_confirmations()
+                confirmations = self._outbox.drain_confirmations()
                 captures = self._cells.capture(sorted(place.partition for place in folded))
             packed = await self._snapshots.pack(captures)
             for confirmation in confirmations:

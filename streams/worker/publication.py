@@ -226,7 +226,7 @@ class Outbox:
     async def refuse(self, record: ReadRecord, reason: str) -> None:
         await self._send(dead_letter(record, self._dead_letters, reason))
 
-    def take_confirmations(self) -> list[Confirmation]:
+    def drain_confirmations(self) -> list[Confirmation]:
         """Return the confirmations of the records sent since the last call."""
         taken, self._confirmations = self._confirmations, []
         return taken

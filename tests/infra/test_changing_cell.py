@@ -66,13 +66,13 @@ def boards(bench: Bench) -> Iterator[Board]:
     yield Board.of("c", bench.ledger, bench.decisions)
     decisions_first, in_order = Board("c"), Board("c")
     for decision in bench.decisions:
-        decisions_first.take_decision(decision)
+        decisions_first.fold_decision(decision)
     for entry in bench.ledger:
-        decisions_first.take_event(entry)
-        in_order.take_event(entry)
+        decisions_first.fold_event(entry)
+        in_order.fold_event(entry)
         for decision in bench.decisions:
             if decision.place[0] == entry.offset:
-                in_order.take_decision(decision)
+                in_order.fold_decision(decision)
     yield decisions_first
     yield in_order
 
@@ -237,12 +237,12 @@ def test_decisions_that_are_published_twice_count_once(bench: Bench) -> None:
     bench.send(JOINED, tick(2), RETIRED, offline("a1"), bid("k", units=0.5), tick(4))
     once, twice = Board("c"), Board("c")
     for entry in bench.ledger:
-        once.take_event(entry)
-        twice.take_event(entry)
+        once.fold_event(entry)
+        twice.fold_event(entry)
     for decision in bench.decisions:
-        once.take_decision(decision)
+        once.fold_decision(decision)
     for decision in [*bench.decisions, *bench.decisions[2:]]:
-        twice.take_decision(decision)
+        twice.fold_decision(decision)
     assert summarise(once).as_json() == summarise(twice).as_json()
     assert (once.nodes.losses, once.jobs.rejections.total()) == (1, 1)
 

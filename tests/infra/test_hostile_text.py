@@ -58,9 +58,9 @@ def story(hostile: str) -> Story:
     bench, told = Bench.configured(), Story("j")
     bench.send(online("a1"), bid(dataset=Dataset(path=name, samples=1_000)), tick(0), failure)
     for entry in bench.ledger:
-        told.take_event(entry.offset, replace(entry.envelope, time=f"2026{hostile}"))
+        told.fold_event(entry.offset, replace(entry.envelope, time=f"2026{hostile}"))
     for decision in bench.decisions:
-        told.take_decision(decision)
+        told.fold_decision(decision)
     return told
 
 

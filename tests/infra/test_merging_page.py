@@ -34,9 +34,9 @@ def test_story_of_page_is_printed_by_explain(capsys) -> None:
     shown = PAGE.split("```\nJob two in cell c")[1].split("```")[0]
     story, run = Story("two"), merged_run()
     for entry in run.ledger:
-        story.take_event(entry.offset, entry.envelope)
+        story.fold_event(entry.offset, entry.envelope)
     for decision in run.decisions:
-        story.take_decision(decision)
+        story.fold_decision(decision)
     show("c", story, json=False)
     assert f"Job two in cell c{shown}" == capsys.readouterr().out
 

@@ -70,9 +70,9 @@ def story(bench: Bench, job_id: str) -> Story:
     # Decisions first: the two topics keep no common order.
     told = Story(job_id)
     for decision in bench.decisions:
-        told.take_decision(decision)
+        told.fold_decision(decision)
     for entry in bench.ledger:
-        told.take_event(entry.offset, entry.envelope)
+        told.fold_event(entry.offset, entry.envelope)
     return told
 
 
@@ -108,9 +108,9 @@ def test_story_shows_wait_for_solver():
 def board(bench: Bench) -> Board:
     seen = Board("c")
     for decision in bench.decisions:
-        seen.take_decision(decision)
+        seen.fold_decision(decision)
     for entry in bench.ledger:
-        seen.take_event(entry)
+        seen.fold_event(entry)
     return seen
 
 
@@ -233,7 +233,7 @@ def test_refund_reduces_revenue():
 def test_decision_with_invalid_id_is_refused(bench):
     forged = replace(next(d for d in bench.decisions if isinstance(d.outcome, JobAdmitted)), id="elsewhere")
     with pytest.raises(InvalidRecordError, match="elsewhere is not an id"):
-        Story("j").take_decision(forged)
+        Story("j").fold_decision(forged)
 
 
 def test_completed_job_is_shown_with_its_result():
@@ -311,9 +311,9 @@ def shown_times(*told: tuple[str | float | None, int]) -> list[str | float | Non
     story = Story("j")
     for index, (time, offset) in enumerate(told):
         if isinstance(time, str):
-            story.take_event(offset, replace(event, time=time))
+            story.fold_event(offset, replace(event, time=time))
         else:
-            story.take_decision(replace(decision, id=f"c-{offset}-{index}", time_s=time))
+            story.fold_decision(replace(decision, id=f"c-{offset}-{index}", time_s=time))
     return [chapter.time for chapter in story.chapters]
 
 
@@ -372,11 +372,11 @@ def test_faulted_event_is_shown_in_watch_and_story(
     (fault,) = bench.send(bid("a"))
     board, story = Board("c"), Story("a")
     for entry in bench.ledger:
-        board.take_event(entry)
-        story.take_event(entry.offset, entry.envelope)
+        board.fold_event(entry)
+        story.fold_event(entry.offset, entry.envelope)
     for decision in bench.decisions:
-        board.take_decision(decision)
-        story.take_decision(decision)
+        board.fold_decision(decision)
+        story.fold_decision(decision)
     line = "event e2 (millrace.job.submitted.v1) changed nothing: ZeroDivisionError in zone z, submitted"
     assert happening(bench.decisions[-1]).startswith(line)
     assert story.chapters[-1].record == fault
@@ -387,7 +387,7 @@ def test_faulted_event_is_shown_in_watch_and_story(
 
 
 def test_unreadable_record_does_not_end_watch(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AuctionFigures, "take_outcome", lambda *_: 1 / 0)
+    monkeypatch.setattr(AuctionFigures, "fold_outcome", lambda *_: 1 / 0)
     board = Board.of("c", bench.ledger, bench.decisions)
     assert board.jobs.by_id["j"].state == "completed", "all else is shown"
     assert board.omissions == len(bench.decisions)

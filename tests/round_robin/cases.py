@@ -335,9 +335,9 @@ def test_story_shows_turns_and_solver() -> None:
     ledger, decisions = simulated()
     story = Story("j3")
     for entry in ledger:
-        story.take_event(entry.offset, entry.envelope)
+        story.fold_event(entry.offset, entry.envelope)
     for decision in decisions:
-        story.take_decision(decision)
+        story.fold_decision(decision)
     told = [line for chapter in story.chapters for line in describe(chapter.record)]
     assert story.state == "completed"
     assert told[:4] == ["u queue", "count goal 26", "admitted (queued): pays 0.0000", "0 jobs are before it"]

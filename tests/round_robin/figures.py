@@ -29,7 +29,7 @@ class RoundRobinFigures(ZoneFigures[CountingJob]):
         self._turns = 0
         self._longest_wait_s = 0.0
 
-    def take_outcome(self, time_s: float, outcome: Outcome) -> None:
+    def fold_outcome(self, time_s: float, outcome: Outcome) -> None:
         match outcome:
             case CountOrdered(zone=self._zone, job_id=job_id):
                 self._turns += 1

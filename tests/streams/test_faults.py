@@ -387,5 +387,5 @@ def test_events_kept_for_refolding_are_bounded() -> None:
         while not kept.follow(event):
             count += 1
         assert count == most
-        kept.take(packed)
+        kept.keep(packed)
         assert not kept.follow(event)

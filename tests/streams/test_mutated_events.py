@@ -118,10 +118,10 @@ class Mutator:
 
     def _show(self, entry: LedgerEvent, decisions: list[Decision]) -> list[Decision]:
         """Have views fold it too."""
-        self.board.take_event(entry)
+        self.board.fold_event(entry)
         assert describe(entry.envelope.event)
         for decision in decisions:
-            self.board.take_decision(decision)
+            self.board.fold_decision(decision)
             assert describe(decision.outcome)
             happening(decision)
         assert not self.board.omissions, self.board.last_omission

@@ -9,7 +9,7 @@ def board_of(simulation: Simulation, cell: str = "c") -> Board:
     board = Board(cell)
 
     def take(step: Step) -> None:
-        board.take_step(step.time_s, step.entry, step.decisions)
+        board.fold_step(step.time_s, step.entry, step.decisions)
 
     simulation.pass_on(take)
     return board

@@ -70,7 +70,7 @@ class ClassifierLoop:
         loader = self._worker.loaders.open(job.workload)
         size = job.workload.hyperparameters.batch_size
         for number in range(iterations):
-            records = loader.stream.take(number * size, size)
+            records = loader.stream.indices(number * size, size)
             self.step([loader.training[record] for record in records])
 
     def adapter(self, head: int = 0) -> dict[str, Tensor]:

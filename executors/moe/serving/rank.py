@@ -120,7 +120,7 @@ class ExpertServing(Work[MoeOrder]):
             workload.scheme, workload.most_experts_per_device, order.membership.world, model.experts
         )
 
-    def take_part(self, group: ProcessGroup) -> Ended:
+    def participate(self, group: ProcessGroup) -> Ended:
         order, workload = self.rank.order, self._workload
         same = {
             "the dataset": self._dataset.digest.encode(),
@@ -204,7 +204,7 @@ class ExpertServing(Work[MoeOrder]):
     def _commanded(self) -> tuple[int, bytes]:
         """Return the newest revision that the cell has commanded, and its changes."""
         revision, layers = self._revision, {}
-        for instruction in self.rank.inbox.take_instructions():
+        for instruction in self.rank.inbox.drain_instructions():
             placed = Placed.model_validate(instruction.data, strict=False)
             if placed.revision > revision and self._can_stand(placed):
                 revision = placed.revision
@@ -266,7 +266,7 @@ class ExpertServing(Work[MoeOrder]):
             self.rank.report(
                 ExpertsProfiled,
                 self._done,
-                layers=self._routed.take(),
+                layers=self._routed.drain(),
                 path_length=self._workload.path_length,
                 paths=profiled.paths,
                 accuracy=profiled.accuracy,
@@ -289,7 +289,7 @@ class ExpertServing(Work[MoeOrder]):
         self.rank.report(
             ExpertsRouted,
             self._done,
-            layers=self._routed.take(),
+            layers=self._routed.drain(),
             batches=batches,
             interval_s=now_s - self._reported_s,
             revised=revised,

@@ -66,7 +66,7 @@ class RoutingCounts:
             self.revised += passage.is_revised
         self.batches += 1
 
-    def take(self) -> tuple[LayerRouting, ...]:
+    def drain(self) -> tuple[LayerRouting, ...]:
         """Remove and return the counts by layer."""
         taken = tuple(
             LayerRouting(tokens=tuple(tokens), doubles=doubles)

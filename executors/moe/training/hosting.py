@@ -133,7 +133,7 @@ class LayerExperts:
         self._skeleton = module.to("meta")
         block.experts = nn.Identity()
 
-    def take(self) -> dict[str, Tensor]:
+    def remove_tensors(self) -> dict[str, Tensor]:
         """Remove and return all tensors stacked by expert, by their `part`."""
         taken = {each.part: each.stacked(self._whole[each.part], self.count) for each in self.tensors}
         self._whole = {}

@@ -124,7 +124,7 @@ class RoutedBatches:
         self._doubles += routing.doubles.astype(np.int64)
         self.batches += 1
 
-    def take(self) -> tuple[LayerRouting, ...]:
+    def drain(self) -> tuple[LayerRouting, ...]:
         """Remove and return the counts by layer."""
         taken = tuple(
             LayerRouting(tokens=tuple(tokens), doubles=doubles)
@@ -175,6 +175,6 @@ class RoutingReporter:
         now_s, batches = time.monotonic(), self._routed.batches
         if not (self._rank.leads and self._fits and batches):
             return
-        layers, interval_s = self._routed.take(), now_s - self._reported_s
+        layers, interval_s = self._routed.drain(), now_s - self._reported_s
         self._rank.report(ExpertsRouted, saved_samples, layers=layers, batches=batches, interval_s=interval_s)
         self._reported_s = now_s

@@ -197,7 +197,7 @@ class SpreadModel:
                 index,
                 {
                     part: tensor[span.start : span.stop].clone(memory_format=torch.contiguous_format)
-                    for part, tensor in layer.take().items()
+                    for part, tensor in layer.remove_tensors().items()
                 },
             )
         self.call = self._averaged(module)

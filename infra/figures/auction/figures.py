@@ -100,7 +100,7 @@ class AuctionFigures(ZoneFigures[BidTimeline]):
             for cause in WelfareDifference.model_fields
         }
 
-    def take_outcome(self, time_s: float, outcome: Outcome) -> None:  # noqa: ARG002
+    def fold_outcome(self, time_s: float, outcome: Outcome) -> None:  # noqa: ARG002
         """Fold a decision of the cell."""
         self._certificate = certified(outcome).get(self._zone, self._certificate)
         match outcome:

@@ -90,7 +90,7 @@ class ElasticFigures(ZoneFigures[ElasticTimeline]):
         """Number of GPUs in use."""
         return round(self._usage.own.amount + self._usage.on_loaned.amount)
 
-    def take_event(self, time_s: float, event: Event) -> None:
+    def fold_event(self, time_s: float, event: Event) -> None:
         """Fold an event of the cell."""
         self._end_s = time_s
         self._usage.pass_time(time_s)
@@ -106,7 +106,7 @@ class ElasticFigures(ZoneFigures[ElasticTimeline]):
             case NodeRegistered() if event.gpu_type in self._gpus_of_type.get(event.zone, {}):
                 self._gpus_of.setdefault(event.node, self._gpus_of_type[event.zone][event.gpu_type])
 
-    def take_outcome(self, time_s: float, outcome: Outcome) -> None:
+    def fold_outcome(self, time_s: float, outcome: Outcome) -> None:
         """Fold a decision of the cell."""
         self._end_s = max(self._end_s, time_s)
         match outcome:

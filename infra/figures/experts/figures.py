@@ -67,7 +67,7 @@ class ExpertsFigures(ZoneFigures[MoeTimeline]):
         batches = sum(job.batches for job in services)
         return math.fsum(job.interval_s for job in services) / batches if batches else None
 
-    def take_event(self, time_s: float, event: Event) -> None:  # noqa: ARG002
+    def fold_event(self, time_s: float, event: Event) -> None:  # noqa: ARG002
         """Fold an event of the cell."""
         match event:
             case JobSubmitted(zone=self._zone):
@@ -75,7 +75,7 @@ class ExpertsFigures(ZoneFigures[MoeTimeline]):
             case RoutingReport() if (job := self._job(event.job_id)) is not None and job.is_service:
                 job.report(event)
 
-    def take_outcome(self, time_s: float, outcome: Outcome) -> None:
+    def fold_outcome(self, time_s: float, outcome: Outcome) -> None:
         """Fold a decision of the cell."""
         match outcome:
             case RanksChanged(zone=self._zone):

@@ -96,7 +96,7 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
         """Time with one GPU that all ended merges saved (s)."""
         return math.fsum((self._saved_before_s, *(verdict.saved_s for verdict in self._verdicts)))
 
-    def take_event(self, time_s: float, event: Event) -> None:
+    def fold_event(self, time_s: float, event: Event) -> None:
         """Fold an event of the cell."""
         self._now_s = time_s
         match event:
@@ -108,7 +108,7 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
             case TaskEvaluated(phase="own") if (job := self._job(event.job_id)) is not None:
                 job.accuracy = max(job.accuracy or 0.0, event.accuracy)
 
-    def take_outcome(self, time_s: float, outcome: Outcome) -> None:
+    def fold_outcome(self, time_s: float, outcome: Outcome) -> None:
         """Fold a decision of the cell."""
         self._now_s = max(self._now_s, time_s)
         match outcome:

@@ -75,7 +75,7 @@ class Transfers:
         """Number of the request, and gain."""
         self._judged: list[MergeJudged] = []
 
-    def take_event(self, event: Event) -> None:
+    def fold_event(self, event: Event) -> None:
         """Fold a ledger event."""
         match event:
             case JobSubmitted(zone=self._zone, workload=TuningWorkload() as workload):
@@ -85,7 +85,7 @@ class Transfers:
             case SolveFinished(zone=self._zone, solution=EstimateSolution() as solution):
                 self._note(event.request_id, solution)
 
-    def take_decision(self, outcome: Outcome) -> None:
+    def fold_decision(self, outcome: Outcome) -> None:
         """Fold a decision."""
         match outcome:
             case MergeJudged(zone=self._zone):

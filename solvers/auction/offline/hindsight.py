@@ -32,7 +32,7 @@ def instances_of(events: Iterable[Event], withdrawn: Collection[str] = ()) -> di
     hindsight: _Hindsight | None = None
     for event in events:
         if hindsight is not None:
-            hindsight.take(event)
+            hindsight.apply(event)
         elif isinstance(event, CellConfigured):
             hindsight = _Hindsight(event)
     if hindsight is None:
@@ -58,7 +58,7 @@ class _Hindsight:
         self._first_slot = 0
         self._decided: set[str] = set()
 
-    def take(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:
         """Apply the next event."""
         match event:
             case ClockTicked():

@@ -46,7 +46,7 @@ class ExpertRouting:
             self._outcomes.add(EventIgnored(reason="unusable_report", facts={"job_id": job.job_id, **fault}))
             return
         job.progress(report.samples_done)
-        job.hear(self._ranks.orders.elapsed_s)
+        job.mark_seen(self._ranks.orders.elapsed_s)
         if isinstance(job.workload, MoeServeWorkload):
             self._place(job, job.workload, report)
 

@@ -99,7 +99,7 @@ class Gang(GangJob):
                 node: {**leaving._asdict(), "for_s": elapsed_s - self.released_s}
                 for node, leaving in self.leaving.items()
             },
-            "silent_s": elapsed_s - self.heard_s if self.members else None,
+            "silent_s": elapsed_s - self.last_seen_s if self.members else None,
             "failures": self.failures,
             "retry_in_s": max(self.retry_s - elapsed_s, 0.0),
         }

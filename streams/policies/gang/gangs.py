@@ -98,8 +98,8 @@ class Gangs(ABC, Generic[G, R]):
         """Count silent runs as failed, or as ended where nodes were ordered to end them."""
         orders = self.orders
         for job in list(self.jobs.values()):
-            if job.members and orders.is_lost(job.heard_s, job.quiet_s):
-                failed = orders.failure(job.job, job.run_id, job.leader, job.heard_s)
+            if job.members and orders.is_lost(job.last_seen_s, job.quiet_s):
+                failed = orders.failure(job.job, job.run_id, job.leader, job.last_seen_s)
                 self._fail(job, failed, backs_off=True)
             if job.leaving and orders.is_lost(job.released_s):
                 for node in list(job.leaving):
@@ -190,7 +190,7 @@ class Gangs(ABC, Generic[G, R]):
             quiet_s: for how long it may report nothing, besides the timeout.
         """
         job.generation, job.members, job.leader = generation, dict(members), next(iter(members))
-        job.hear(self.orders.elapsed_s, quiet_s)
+        job.mark_seen(self.orders.elapsed_s, quiet_s)
 
     def _started(self, job: G, samples_done: int) -> None:
         """Apply the start of a run."""
@@ -213,7 +213,7 @@ class Gangs(ABC, Generic[G, R]):
     def _report_of_member(self, job: G, report: RunReport, backs_off: bool) -> None:
         leads = report.node == job.leader
         if leads:
-            self._hear(job, report)
+            self._apply_report(job, report)
         match report:
             case RunFailed():
                 self._fail(job, report, backs_off)
@@ -229,14 +229,14 @@ class Gangs(ABC, Generic[G, R]):
                 self._cleared(job, report.node)
             case RunStarted() if leads:
                 self._started(job, report.samples_done)
-                job.hear(self.orders.elapsed_s, self._quiet_after_start_s(job))
+                job.mark_seen(self.orders.elapsed_s, self._quiet_after_start_s(job))
             case RunProgressed() if leads:
                 self._progressed(job, report.samples_done)
 
-    def _hear(self, job: G, report: RunReport) -> None:
+    def _apply_report(self, job: G, report: RunReport) -> None:
         """Note a leader's report. After its first progress it reports regularly."""
         has_progressed = isinstance(report, RunProgressed) and not report.complete
-        job.hear(self.orders.elapsed_s, 0.0 if has_progressed else job.quiet_s)
+        job.mark_seen(self.orders.elapsed_s, 0.0 if has_progressed else job.quiet_s)
 
     def _report_of_leaving(self, job: G, report: RunReport, leaving: Leaving) -> None:
         """Apply a report of a node that was to end processes: their end and, from the leader, their

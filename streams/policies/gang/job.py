@@ -28,7 +28,7 @@ class GangJob(ABC):
     """Report that its work is done; the job is over once no node has a process of it."""
     given_up: Facts | None = None
     """Facts of the failure that ends it; empty if its user withdraws it; None while it goes on."""
-    heard_s: float = 0.0
+    last_seen_s: float = 0.0
     """Time of the last order or report of its present run (`OrderClock`)."""
     quiet_s: float = 0.0
     """Duration of expected silence from then on."""
@@ -89,9 +89,9 @@ class GangJob(ABC):
     def state_bytes(self) -> int:
         """Most bytes of it in a snapshot."""
 
-    def hear(self, heard_s: float, quiet_s: float = 0.0) -> None:
+    def mark_seen(self, last_seen_s: float, quiet_s: float = 0.0) -> None:
         """Note an order or report of its present run, which may then be silent for `quiet_s`."""
-        self.heard_s, self.quiet_s = heard_s, quiet_s
+        self.last_seen_s, self.quiet_s = last_seen_s, quiet_s
 
     def progress(self, samples_done: int) -> None:
         """Set its progress, at most all of its work."""

@@ -93,7 +93,7 @@ class MergingRuns(Tasks):
                     self._profiled(job, report)
             case TaskEvaluated():
                 if job.stage == "ready":
-                    self._hear(job, report)
+                    self._apply_report(job, report)
                     self._evaluated(job, report)
             case _:
                 super()._report_of_member(job, report, backs_off)

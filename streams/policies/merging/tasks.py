@@ -371,7 +371,7 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         if was_active:
             if task.mode == "temporal":
                 other.waited_s += self.time_s - other.waits_since_s
-                other.hear(self.orders.elapsed_s, self.remaining_s(task))
+                other.mark_seen(self.orders.elapsed_s, self.remaining_s(task))
             else:
                 self._account(other, task)
             task.since_s = self.time_s
@@ -393,9 +393,9 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         task = self.task_of(job)
         return task is not None and task.follower == job.job_id
 
-    def _hear(self, job: TuningJob, report: RunReport) -> None:
+    def _apply_report(self, job: TuningJob, report: RunReport) -> None:
         if not self._is_follower(job):
-            super()._hear(job, report)
+            super()._apply_report(job, report)
 
     def _quiet_after_start_s(self, job: TuningJob) -> float:
         task = self.task_of(job)

@@ -24,7 +24,7 @@ def trainer_of(base: SharedBase, loader: Loader, work: TuningWorkload, micro_bat
 
 
 def batch_of(loader: Loader, work: TuningWorkload) -> list[Sample]:
-    records = loader.stream.take(0, work.hyperparameters.batch_size)
+    records = loader.stream.indices(0, work.hyperparameters.batch_size)
     return [Sample(place, 0, loader.training[record]) for place, record in enumerate(records)]
 
 

@@ -68,7 +68,7 @@ class HandWritten:
         loader = self._worker.loaders.open(job.workload)
         size = job.workload.hyperparameters.batch_size
         for number in range(iterations):
-            records = loader.stream.take(number * size, size)
+            records = loader.stream.indices(number * size, size)
             self.step([loader.training[record] for record in records])
 
     def adapter(self) -> dict[str, Tensor]:
@@ -116,7 +116,7 @@ def test_shared_run_is_one_adapter_on_both(worker: LoneWorker) -> None:
         exponent = annealing_exponent(number * 9 // 78, epochs=2)  # 14 steps of 9, of 78 records
         sequences = []
         for source in draw_sources(0, number, 9, shares([48, 30], exponent)):
-            (record,) = loaders[source].stream.take(drawn[source], 1)
+            (record,) = loaders[source].stream.indices(drawn[source], 1)
             drawn[source] += 1
             sequences.append(loaders[source].training[record])
         loop.step(sequences)
@@ -124,7 +124,7 @@ def test_shared_run_is_one_adapter_on_both(worker: LoneWorker) -> None:
     assert min(drawn) > 0
     # When the first is done, the other goes on alone with the adapter and its optimizer.
     for number in range(6):
-        records = loaders[1].stream.take(drawn[1] + 3 * number, 3)
+        records = loaders[1].stream.indices(drawn[1] + 3 * number, 3)
         loop.step([loaders[1].training[record] for record in records])
     torch.testing.assert_close(published(worker, "b"), loop.adapter(), **_TOLERANCE)
 

@@ -38,5 +38,5 @@ def test_sources_follow_probabilities_and_seed() -> None:
 @given(st.integers(1, 40), st.integers(0, 200), st.integers(0, 60), st.integers(0, 9))
 def test_a_stream_goes_on_from_any_place(records: int, drawn: int, count: int, seed: int) -> None:
     stream = Stream(records, seed)
-    assert stream.take(0, drawn + count)[drawn:] == stream.take(drawn, count)
-    assert sorted(stream.take(0, records)) == list(range(records))
+    assert stream.indices(0, drawn + count)[drawn:] == stream.indices(drawn, count)
+    assert sorted(stream.indices(0, records)) == list(range(records))

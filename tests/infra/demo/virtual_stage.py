@@ -80,10 +80,10 @@ class VirtualLog:
         while due := [each for each in self._coming if each[0] <= self.clock.now_s]:
             first = min(due, key=lambda each: each[0])
             self._coming.remove(first)
-            records += self._take(first[1])
+            records += self._fold(first[1])
         return records
 
-    def _take(self, event: Event) -> list[Envelope | Decision]:
+    def _fold(self, event: Event) -> list[Envelope | Decision]:
         before = len(self.bench.decisions)
         self.bench.send(event)
         decisions = self.bench.decisions[before:]
@@ -92,7 +92,7 @@ class VirtualLog:
                 self._obey(decision.outcome)
         entry = self.bench.ledger[-1]
         for record in (entry, *decisions):
-            self.boards.take(record)
+            self.boards.fold(record)
         return [entry.envelope, *decisions]
 
     def _obey(self, slot: SlotAssigned) -> None:

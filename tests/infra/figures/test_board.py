@@ -29,13 +29,13 @@ def orders(bench: Bench) -> list[Board]:
     events_first = Board.of("c", bench.ledger, bench.decisions)
     decisions_first, in_order = Board("c"), Board("c")
     for decision in bench.decisions:
-        decisions_first.take_decision(decision)
+        decisions_first.fold_decision(decision)
     for entry in bench.ledger:
-        decisions_first.take_event(entry)
+        decisions_first.fold_event(entry)
         decisions = [each for each in bench.decisions if each.place[0] == entry.offset]
-        in_order.take_event(entry)
+        in_order.fold_event(entry)
         for decision in decisions:
-            in_order.take_decision(decision)
+            in_order.fold_decision(decision)
     return [events_first, decisions_first, in_order]
 
 
@@ -43,11 +43,11 @@ def test_a_decision_waits_for_its_event(bench: Bench) -> None:
     bench.send(bid("j"))
     board = Board("c")
     for entry in bench.ledger[:-1]:
-        board.take_event(entry)
+        board.fold_event(entry)
     for decision in bench.decisions:
-        board.take_decision(decision)
+        board.fold_decision(decision)
     assert (board.waiting, "j" in board.jobs.by_id) == (1, False)
-    board.take_event(bench.ledger[-1])
+    board.fold_event(bench.ledger[-1])
     assert (board.waiting, board.jobs.by_id["j"].state) == (0, "admitted")
 
 
@@ -78,7 +78,7 @@ def test_late_reports_do_not_restore_forgotten_jobs(bench: Bench) -> None:
     bench.send(bid("poor", units=0.01))
     repeated(bench)
     for entry in bench.ledger:
-        board.take_event(entry)
+        board.fold_event(entry)
     for decision in bench.decisions:
-        board.take_decision(decision)
+        board.fold_decision(decision)
     assert not board.jobs.by_id

@@ -89,9 +89,9 @@ def folded(jobs: int, kept: int | None) -> Board:
     time_s: float | None = None
     for offset, (id, event, outcomes) in enumerate(log(jobs)):
         time_s = event.time_s if isinstance(event, ClockTicked) else time_s
-        board.take_event(LedgerEvent(offset, Envelope(id, "/test", "", event)))
+        board.fold_event(LedgerEvent(offset, Envelope(id, "/test", "", event)))
         for index, outcome in enumerate(outcomes):
-            board.take_decision(Decision(f"c-{offset}-{index}", "c", id, time_s, outcome, CHAIN))
+            board.fold_decision(Decision(f"c-{offset}-{index}", "c", id, time_s, outcome, CHAIN))
     assert not board.omissions, board.last_omission
     return board
 

@@ -17,5 +17,5 @@ def test_load_from_future_hides_no_later_one():
         InferenceLoadReported(cell="c", zone="z", time_s=61.0, load=0.5),
     ]
     for number, event in enumerate(events):
-        loans.take_event(Envelope(f"e{number}", "/test", "1970-01-01T00:00:00Z", event))
+        loans.fold_event(Envelope(f"e{number}", "/test", "1970-01-01T00:00:00Z", event))
     assert loans.loads == {"z": 0.9}

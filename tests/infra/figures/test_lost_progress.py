@@ -25,9 +25,9 @@ def bench() -> Bench:
 def explained(bench: Bench, capsys: pytest.CaptureFixture[str]) -> list[str]:
     story = Story("j")
     for decision in bench.decisions:
-        story.take_decision(decision)
+        story.fold_decision(decision)
     for entry in bench.ledger:
-        story.take_event(entry.offset, entry.envelope)
+        story.fold_event(entry.offset, entry.envelope)
     show("c", story, json=False)
     return [line.strip() for line in capsys.readouterr().out.splitlines()]
 
@@ -47,7 +47,7 @@ def test_explain_marks_ignored_reports(bench: Bench, capsys: pytest.CaptureFixtu
 def test_late_report_of_older_run_changes_no_progress(bench: Bench) -> None:
     board = Board("c")
     for entry in bench.ledger:
-        board.take_event(entry)
+        board.fold_event(entry)
     for decision in bench.decisions:
-        board.take_decision(decision)
+        board.fold_decision(decision)
     assert board.jobs.by_id["j"].samples_done == 30

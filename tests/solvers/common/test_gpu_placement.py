@@ -14,7 +14,7 @@ FREE = st.dictionaries(st.sampled_from(NODES), st.integers(0, 4))
 
 
 def place(gpus: int, free: Mapping[str, int], preferred: Mapping[str, int]) -> dict[str, int] | None:
-    return IdleGpus(sorted(free), free).take(gpus, preferred)
+    return IdleGpus(sorted(free), free).allocate(gpus, preferred)
 
 
 def looked_for(gpus: int, free: Mapping[str, int], preferred: Mapping[str, int]) -> dict[str, int] | None:
@@ -68,7 +68,7 @@ def test_index_matches_full_scan(free: dict[str, int], data: st.DataObject) -> N
         match data.draw(st.sampled_from(["take", "count", "drop"])):
             case "take":
                 gpus, preferred = data.draw(st.integers(1, 12)), data.draw(FREE)
-                placed = idle.take(gpus, preferred)
+                placed = idle.allocate(gpus, preferred)
                 assert placed == looked_for(gpus, free, preferred)
                 assert list(placed or ()) == list(looked_for(gpus, free, preferred) or ())
                 for taken, count in (placed or {}).items():

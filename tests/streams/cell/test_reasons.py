@@ -36,7 +36,7 @@ def refunded(reason: str) -> JobRefunded:
 def test_an_own_or_general_reason_is_added(kind: str, outcome: Outcome) -> None:
     outcomes = Outcomes()
     ZoneOutcomes(outcomes, KINDS[kind]).add(outcome)
-    assert outcomes.take() == [outcome]
+    assert outcomes.drain() == [outcome]
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ class SpecifiedJob:
     never_merges: bool = False
     has_learned: bool = False
     """Whether it was ever merged to learn from another job."""
-    heard_s: float = 0.0
+    last_seen_s: float = 0.0
     """Time of the last order or report of the run in force."""
     quiet_s: float = 0.0
     """Time that this run may then be silent beyond the timeout."""
@@ -241,7 +241,7 @@ class TasksSpecification:
         if is_start and job.stage == "profiling":
             forecast_s = PROFILE_LIMIT_S
         if not follows:
-            job.heard_s, job.quiet_s = self.now_s, forecast_s if is_start else 0.0
+            job.last_seen_s, job.quiet_s = self.now_s, forecast_s if is_start else 0.0
 
     def _ended(self, job: SpecifiedJob, samples: int | None) -> None:
         """A run has ended, as ordered or too early."""
@@ -268,7 +268,7 @@ class TasksSpecification:
             self.tasks.remove(task)
         elif task.mode == "temporal" and was_active:
             follower = self.jobs[task.job_ids[0]]
-            follower.heard_s, follower.quiet_s = self.now_s, forecast_s
+            follower.last_seen_s, follower.quiet_s = self.now_s, forecast_s
 
     def failed(self, job: SpecifiedJob, node: str, permanent: bool = False, backs_off: bool = False) -> None:
         """A run has failed on a node. The merge may be the reason where it is of two jobs."""
@@ -310,7 +310,7 @@ class TasksSpecification:
         """Runs that are silent for too long have failed, or have ended where they were to."""
         self.now_s = now_s
         for job in list(self.jobs.values()):
-            if job.in_force and now_s - job.heard_s > TIMEOUT_S + TIMES_FORECAST * job.quiet_s:
+            if job.in_force and now_s - job.last_seen_s > TIMEOUT_S + TIMES_FORECAST * job.quiet_s:
                 self.failed(job, job.leader, backs_off=True)
             if job.is_alive and not job.in_force and now_s - job.released_s > TIMEOUT_S:
                 job.is_alive = False
@@ -336,7 +336,7 @@ class TasksSpecification:
 
     def _begin(self, job: SpecifiedJob, generation: int, leader: str, quiet_s: float) -> None:
         job.generation, job.leader, job.is_alive, job.in_force = generation, leader, True, True
-        job.heard_s, job.quiet_s = self.now_s, quiet_s
+        job.last_seen_s, job.quiet_s = self.now_s, quiet_s
 
     def _count_failure(self, job: SpecifiedJob, permanent: bool, backs_off: bool) -> None:
         task = self.task_of(job)

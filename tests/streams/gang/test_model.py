@@ -154,7 +154,7 @@ class History:
         members = tuple(self.rng.sample(NODES, self.rng.randint(1, len(NODES))))
         self.job.generation += 1
         self.job.members, self.job.leader = dict.fromkeys(members, 1), members[0]
-        self.job.hear(self.orders.elapsed_s)
+        self.job.mark_seen(self.orders.elapsed_s)
         self.model.begin(members)
 
     def _fall_silent(self) -> None:
@@ -186,7 +186,7 @@ class History:
 
     def _take_outcomes(self, ended: Set[tuple[str, int]] = frozenset()) -> list[Outcome]:
         """Note decisions, on a report that some processes have ended."""
-        taken = self.outcomes.take()
+        taken = self.outcomes.drain()
         orders = [(each.node, each.generation) for each in taken if isinstance(each, Released)]
         assert len(set(orders)) == len(orders)
         assert set(orders) <= self.model.alive - ended, "nobody is ordered to end what has ended"

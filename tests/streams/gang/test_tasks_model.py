@@ -324,7 +324,10 @@ class History:
         assert ending == ({job.run_id: job.leader} if is_to_end else {})
         assert [*kept.members] == ([job.leader] if job.in_force else [])
         if job.in_force:
-            assert kept.heard_s + TIMES_FORECAST * kept.quiet_s == job.heard_s + TIMES_FORECAST * job.quiet_s
+            assert (
+                kept.last_seen_s + TIMES_FORECAST * kept.quiet_s
+                == job.last_seen_s + TIMES_FORECAST * job.quiet_s
+            )
         assert (kept.retry_s > self.model.now_s) == job.backs_off(self.model.now_s)
 
 

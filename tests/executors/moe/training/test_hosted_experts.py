@@ -47,7 +47,9 @@ def test_hosted_experts_match_whole_model(adapted: list[str]) -> None:
     rows, counts = rows_of([0, 3, 2, 0])
     expected = block.experts(rows, counts)
     layer = LayerExperts(name, block)
-    hosted, _ = layer.host({part: tensor[1:3].clone() for part, tensor in layer.take().items()}, 2, CPU)
+    hosted, _ = layer.host(
+        {part: tensor[1:3].clone() for part, tensor in layer.remove_tensors().items()}, 2, CPU
+    )
     torch.testing.assert_close(hosted(rows, counts[1:3]), expected)
     assert (layer.count, layer.hidden) == (EXPERTS, 16)
 
@@ -60,7 +62,7 @@ def test_tensors_keep_names_and_form_of_model(
     expected = {key: each.detach().clone() for key, each in model.named_parameters() if ".experts." in key}
     trained = {key for key, each in model.named_parameters() if ".experts." in key and each.requires_grad}
     layer = LayerExperts(name, block)
-    taken = layer.take()
+    taken = layer.remove_tensors()
     assert {each.name for each in layer.tensors} == set(expected)
     assert {each.name for each in layer.tensors if each.is_trained} == trained
     for each in layer.tensors:
@@ -76,7 +78,7 @@ def test_exchanged_rows_keep_type_under_autocast(adapted: list[str], resident: i
     name, block, _ = layer_of(adapted)
     layer = LayerExperts(name, block)
     hosted, parameters = layer.host(
-        {part: tensor.clone() for part, tensor in layer.take().items()}, resident, CPU
+        {part: tensor.clone() for part, tensor in layer.remove_tensors().items()}, resident, CPU
     )
     rows, counts = rows_of([1, 3, 2, 1])
     rows.requires_grad_()
@@ -95,7 +97,7 @@ def test_host_memory_experts_match_whole_model(adapted: list[str], resident: int
     expected = block.experts(rows, counts)
     layer = LayerExperts(name, block)
     hosted, parameters = layer.host(
-        {part: each[1:].clone() for part, each in layer.take().items()}, resident, CPU
+        {part: each[1:].clone() for part, each in layer.remove_tensors().items()}, resident, CPU
     )
     torch.testing.assert_close(hosted(rows, counts[1:]), expected)
     lengths = {tuple(len(piece) for piece in pieces) for pieces in parameters.values()}
@@ -109,7 +111,7 @@ def test_dropout_of_offloaded_expert_is_repeatable() -> None:
         cast(Experts, block.experts).dropout.p = 0.5
         layer = LayerExperts(name, block)
         hosted, parameters = layer.host(
-            {part: each[:1].clone() for part, each in layer.take().items()}, resident, CPU
+            {part: each[:1].clone() for part, each in layer.remove_tensors().items()}, resident, CPU
         )
         rows, counts = rows_of([6])
         rows.requires_grad_()
@@ -144,7 +146,7 @@ def test_expert_memory_includes_its_training_state(
 def test_pass_stays_within_counted_memory(adapted: list[str], is_autocast: bool, resident: int) -> None:
     name, block, _ = layer_of(adapted)
     layer = LayerExperts(name, block)
-    tensors = {part: tensor[:3].clone() for part, tensor in layer.take().items()}
+    tensors = {part: tensor[:3].clone() for part, tensor in layer.remove_tensors().items()}
     hosted, parameters = layer.host(tensors, resident, CPU)
     counted = layer.bytes_of_one(1, is_autocast=is_autocast)
     copies_bytes = counted.kept - layer.bytes_of_one(0, is_autocast=is_autocast).kept

@@ -47,7 +47,7 @@ def test_shares_add_up_to_the_batch(gating: Gating, shares: list[range]) -> None
     routed = RoutedBatches(3, EXPERTS)
     routed.add(total)
     routed.add(total)
-    assert [layer.tokens for layer in routed.take()] == [
+    assert [layer.tokens for layer in routed.drain()] == [
         tuple(2 * count for count in each.routing.counts.tolist()) for each in whole
     ]
     assert routed.batches == 0

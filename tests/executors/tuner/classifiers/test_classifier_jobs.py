@@ -37,7 +37,7 @@ def batch_and_trainer(worker: LoneWorker, work: TuningWorkload) -> tuple[list[Sa
     trainer = open_trainer(worker.base, work, loader, torch.device("cpu"))
     # A new adapter's B is zero, and so is half of its gradient.
     trainer.adapter.tensors[0].uniform_(-0.3, 0.3, generator=torch.Generator().manual_seed(3))
-    records = loader.stream.take(0, work.hyperparameters.batch_size)
+    records = loader.stream.indices(0, work.hyperparameters.batch_size)
     return [Sample(place, 0, loader.training[record]) for place, record in enumerate(records)], trainer
 
 

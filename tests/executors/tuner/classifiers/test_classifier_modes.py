@@ -84,13 +84,13 @@ def test_shared_run_shares_matrices_with_own_heads(
         exponent = annealing_exponent(number * 9 // 78, epochs=2)  # 14 steps of 9, of 78 records
         sources, sequences = draw_sources(0, number, 9, shares([48, 30], exponent)), []
         for source in sources:
-            (record,) = loaders[source].stream.take(drawn[source], 1)
+            (record,) = loaders[source].stream.indices(drawn[source], 1)
             drawn[source] += 1
             sequences.append(loaders[source].training[record])
         loop.step(sequences, sources)
     assert_trained_alike(published(worker, "a"), loop.adapter(0))
     for number in range(6):
-        records = loaders[1].stream.take(drawn[1] + 3 * number, 3)
+        records = loaders[1].stream.indices(drawn[1] + 3 * number, 3)
         loop.step([loaders[1].training[record] for record in records], [1, 1, 1])
     assert_trained_alike(published(worker, "b"), loop.adapter(1))
 

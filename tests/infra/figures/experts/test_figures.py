@@ -43,9 +43,9 @@ def board(script: Script) -> Board:
 def story_of(script: Script, job_id: str) -> Story:
     story = Story(job_id)
     for decision in script.bench.decisions:
-        story.take_decision(decision)
+        story.fold_decision(decision)
     for entry in script.bench.ledger:
-        story.take_event(entry.offset, entry.envelope)
+        story.fold_event(entry.offset, entry.envelope)
     return story
 
 

@@ -13,9 +13,9 @@ from tests.support.elastic_loans import NOTICE_S, LivelyBench, borrowing_cell, l
 def story(bench: LivelyBench, job_id: str) -> Story:
     told = Story(job_id)
     for decision in bench.decisions:
-        told.take_decision(decision)
+        told.fold_decision(decision)
     for entry in bench.ledger:
-        told.take_event(entry.offset, entry.envelope)
+        told.fold_event(entry.offset, entry.envelope)
     return told
 
 

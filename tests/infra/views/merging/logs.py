@@ -24,9 +24,9 @@ def told(run: SimulatedRun, job_id: str) -> list[str]:
     """What `explain` says of a job."""
     story = Story(job_id)
     for entry in run.ledger:
-        story.take_event(entry.offset, entry.envelope)
+        story.fold_event(entry.offset, entry.envelope)
     for decision in run.decisions:
-        story.take_decision(decision)
+        story.fold_decision(decision)
     return [line for chapter in story.chapters for line in describe(chapter.record)]
 
 

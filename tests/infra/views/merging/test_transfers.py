@@ -29,11 +29,11 @@ def found(run: SimulatedRun, decisions_first: bool = False) -> dict[tuple[str, s
 
     def take_events() -> None:
         for entry in run.ledger:
-            told.take_event(entry.envelope.event)
+            told.fold_event(entry.envelope.event)
 
     def take_decisions() -> None:
         for decision in run.decisions:
-            told.take_decision(decision.outcome)
+            told.fold_decision(decision.outcome)
 
     for take in (take_decisions, take_events) if decisions_first else (take_events, take_decisions):
         take()
