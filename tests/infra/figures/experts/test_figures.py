@@ -83,7 +83,7 @@ def test_summary_has_runs_and_placements():
     assert figures.headline().startswith("1 running on 4 ranks, 1 queued, busiest device 1.")
 
 
-def test_no_line_is_shown_of_a_zone_without_jobs():
+def test_zone_without_jobs_has_no_line():
     figures = summarise(board(Script())).part(ExpertsFigures)
     assert (figures.headline(), figures.as_json()["jobs"]) == ("", 0)
 
@@ -105,7 +105,7 @@ def test_service_shows_placements_with_reasons():
     assert any(line.startswith("layer 0: busiest device ") and "2 reports in a row" in line for line in said)
 
 
-def test_explain_ends_with_the_figures_of_a_live_job(capsys):
+def test_explain_ends_with_figures_of_live_job(capsys):
     show(CELL, story_of(script(), "s"), json=False)
     last = capsys.readouterr().out.splitlines()[-1].strip()
     assert last.startswith("latest figures  ranks 4 ranks on n0 x2, n1 x2, placement 2, busiest 1.0")
@@ -135,7 +135,7 @@ def test_lost_node_is_shown():
     assert "resumed with 4 ranks on n0 x2, n1 x2, generation 2" in said
 
 
-def test_a_watcher_hears_of_ranks_and_placements():
+def test_watch_has_lines_of_ranks_and_placements():
     said = heard(script())
     assert "s queued beside 0 other jobs: needs 4 ranks" in said
     assert any(
