@@ -103,7 +103,7 @@ def kept_objects() -> int:
 
 
 @pytest.mark.parametrize("jobs", [1_000, pytest.param(50_000, marks=pytest.mark.slow)])
-def test_long_log_leaves_bounded_number_of_objects(jobs: int) -> None:
+def test_long_log_leaves_bounded_objects(jobs: int) -> None:
     before = kept_objects()
     board = folded(jobs, KEPT)
     assert len(board.jobs.by_id) == KEPT
@@ -114,7 +114,7 @@ def test_long_log_leaves_bounded_number_of_objects(jobs: int) -> None:
     assert summary.revenue_micros == jobs * 9 // 10
 
 
-def test_bounded_board_has_counts_of_unbounded_board() -> None:
+def test_counts_match_a_board_that_keeps_all() -> None:
     some, all = folded(1_000, KEPT), folded(1_000, None)
     assert len(all.jobs.by_id) == 1_000
     assert some.jobs.states() == all.jobs.states()

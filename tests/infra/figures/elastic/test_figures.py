@@ -96,13 +96,13 @@ def test_counts_and_mean_times_match_log(bench: LivelyBench) -> None:
     assert summary.utilisation is None, "jobs bring models of their own"
 
 
-def test_gpus_in_use_are_own_and_loaned(bench: LivelyBench) -> None:
+def test_gpus_in_use_include_those_on_loan(bench: LivelyBench) -> None:
     told = figures(board(bench))
     assert (told.running, told.waiting, told.workers) == (3, 0, 4 + 4 + 6)
     assert dict(told.rows())["GPUs in use: own, on loan"] == "4 of 4, 10 of 12"
 
 
-def test_zone_without_jobs_has_no_line() -> None:
+def test_zone_without_jobs_shows_no_line() -> None:
     told = figures(board(LivelyBench(borrowing_cell())))
     assert (told.headline(), told.as_json()["jobs"]) == ("", 0)
 

@@ -83,7 +83,7 @@ def test_summary_has_runs_and_placements():
     assert figures.headline().startswith("1 running on 4 ranks, 1 queued, busiest device 1.")
 
 
-def test_zone_without_jobs_has_no_line():
+def test_zone_without_jobs_shows_no_line():
     figures = summarise(board(Script())).part(ExpertsFigures)
     assert (figures.headline(), figures.as_json()["jobs"]) == ("", 0)
 
@@ -135,7 +135,7 @@ def test_lost_node_is_shown():
     assert "resumed with 4 ranks on n0 x2, n1 x2, generation 2" in said
 
 
-def test_watch_has_lines_of_ranks_and_placements():
+def test_ranks_and_placements_are_watched():
     said = heard(script())
     assert "s queued beside 0 other jobs: needs 4 ranks" in said
     assert any(

@@ -109,7 +109,7 @@ def test_errors_are_those_of_forecasts():
     assert told.iterations_merged.max_ape_pct is not None
 
 
-def test_errors_are_unknown_before_first_job_is_done():
+def test_errors_are_means_over_completed_jobs():
     # The first job is expected to need all of a thousand iterations, and needs 600; the second 600 again.
     jobs = [(1.0, submit("zero")), (1_000.0, submit("one")), (3_000.0, submit("two"))]
     assert figures(measured(merging_cell(), [])).iterations_alone.mean_ape_pct is None

@@ -103,6 +103,6 @@ def test_profiles_plans_and_merges_are_watched() -> None:
         assert line in lines, line
 
 
-def test_zone_without_jobs_has_no_line() -> None:
+def test_zone_without_jobs_shows_no_line() -> None:
     told = figures(board_at(simulated(merging_cell(), []), END_S))
     assert (told.headline(), told.as_json()["jobs"]) == ("", 0)
