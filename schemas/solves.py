@@ -71,6 +71,11 @@ class SolveRequested(Outcome):
         return self.of(self.zone, self.request_id, self.time_limit_s, problem, self.job_ids)
 
     @property
+    def has_problem(self) -> bool:
+        """Whether the problem is known; a request that was read from a log has only its digest."""
+        return self._posed is not None
+
+    @property
     def problem(self) -> Problem:
         """The problem.
 

@@ -26,7 +26,7 @@ class ExecutorSettings(ServiceSettings):
     base_model: Identifier = "tiny-llama"
     """Id of the base model in the node's zone."""
     output_root: Path = Field(default_factory=lambda: user_data_path("millrace") / "adapters")
-    """Folder of finished adapters, `<cell>/<job_id>/` each. Cells may share it."""
+    """Folder of finished adapters, `<cell>/<user>/<job_id>/` each. Cells may share it."""
     state_root: Path = Field(default_factory=lambda: user_data_path("millrace") / "executors")
     """Folder of checkpoints and of the node's journal. Shared by the executors of a zone, so that jobs can
     move."""

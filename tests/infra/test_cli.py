@@ -77,12 +77,14 @@ def files(tmp_path: Path) -> dict[str, str]:
         "bad_cells.yaml": "cells:\n  - cell: c\n    slot_s: fast\n",
         "bad_bid.yaml": "- cell: c\n  user: 3\n",
         "bad_trace.csv": "job_id,user\n",
+        "jobs_philly.csv.gz": "job_id,user\n",
         "bad_ledger.jsonl": "{}\n",
         "decisions.jsonl": "",
     }
     for name, text in contents.items():
         (tmp_path / name).write_text(text)
-    return {Path(name).stem: str(tmp_path / name) for name in contents} | {"none": str(tmp_path / "none")}
+    paths = {Path(name).stem: str(tmp_path / name) for name in contents}
+    return paths | {"none": str(tmp_path / "none"), "folder": str(tmp_path)}
 
 
 FAULTS = {
@@ -147,8 +149,8 @@ FAULTS = {
         "No Kafka broker answers",
     ),
     "a benchmark of a trace that is none": (
-        ["bench", "auction", "--quick", "--trace", "{bad_trace}"],
-        "bad_trace.csv: row 1: ",
+        ["bench", "auction", "--traces", "{folder}"],
+        "jobs_philly.csv.gz: row 1: ",
     ),
     "a benchmark into a file": (["bench", "spine", "--out", "{bad_bid}"], "bad_bid.yaml: File exists"),
     "a benchmark below a file": (["bench", "spine", "--out", "{bad_bid}/out"], "Not a directory"),

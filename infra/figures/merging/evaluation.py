@@ -45,7 +45,7 @@ class MergingEvaluation:
     """Errors of forecast iterations, for jobs that ran alone."""
     iterations_merged: IterationFigures
     fairness: Fairness | None
-    """None before the first completed job."""
+    """None before the first completed job, and for a log, which has no problems with step times."""
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""

@@ -116,7 +116,7 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
                 job.profiled_on = (outcome.node, outcome.gpus)
             case JobForetold(zone=self._zone) if (job := self._job(outcome.job_id)) is not None:
                 job.profiled_on, job.foretold = None, outcome
-            case SolveRequested(zone=self._zone):
+            case SolveRequested(zone=self._zone, has_problem=True):
                 self._note_steps(outcome)
             case TaskChanged(zone=self._zone):
                 self._change(time_s, outcome)

@@ -9,6 +9,7 @@ from infra.figures.board import Board
 from infra.figures.merging.figures import MergingFigures
 from infra.figures.summary import summarise
 from infra.views.tables import board_view
+from schemas.codec import decode_decision
 from tests.infra.simulation.merging.small import merging_cell, simulated
 from tests.infra.views.merging.logs import board_at, heard, merged_run
 
@@ -106,3 +107,11 @@ def test_profiles_plans_and_merges_are_watched() -> None:
 def test_zone_without_jobs_shows_no_line() -> None:
     told = figures(board_at(simulated(merging_cell(), []), END_S))
     assert (told.headline(), told.as_json()["jobs"]) == ("", 0)
+
+
+def test_log_without_problems_leaves_nothing_out() -> None:
+    run = merged_run()
+    read = [decode_decision(decision.canonical) for decision in run.decisions]
+    seen = Board.of("c", run.ledger, read)
+    assert (seen.omissions, figures(seen).as_json()["merged_jobs_finished"]) == (0, 1)
+    assert figures(seen).evaluation().fairness is None, "it needs the step times of problems"
