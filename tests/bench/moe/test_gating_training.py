@@ -111,7 +111,7 @@ def test_schemes_have_their_number_of_experts():
     assert runs[TOP_2].steps == [2, 4, 6, 8]
 
 
-def test_top_2_adds_a_feed_forward_network_per_layer():
+def test_top_2_adds_one_network_per_layer():
     one, two = (SIZE.flops_per_token(SIZE.vocabulary, experts) for experts in (1, 2))
     assert two - one == SIZE.layers * 2 * 2 * SIZE.hidden * 4 * SIZE.hidden
 
