@@ -10,9 +10,10 @@ STAMP := $(VENV)/.installed
 LIBRARIES := $(VENV)/.compiled
 # How many files of tests at once: one more than there are cores, since some wait for services.
 AT_ONCE := $(shell $(PYTHON) -c "import os; print(min(os.cpu_count() + 1, 8))")
+REVIEWS := reviews/vaderSentiment-3.3.2.tar.gz
 SMOLLM2 := smollm2/model/model.safetensors
 
-.PHONY: install demo test test-slow check test-long drills storm disturbances kills golden bench figures bench-auction bench-elastic bench-merging bench-moe smollm2 base-models lint kernels libraries lock schemas jars clean
+.PHONY: install demo test test-slow check test-long drills storm disturbances kills golden bench figures bench-auction bench-elastic bench-merging bench-moe reviews smollm2 base-models lint kernels libraries lock schemas jars clean
 
 NO_PACKAGES := { echo "make install: packages cannot be fetched: check the network, or set PIP_INDEX_URL and UV_INDEX_URL \
 	to an index that can be reached" >&2; exit 1; }
@@ -132,8 +133,17 @@ bench-merging: $(STAMP)
 		$(if $(OUT),--out $(OUT))
 
 # Mixture-of-experts models: the thesis' chapters 4 and 5. `make bench-moe OUT=folder`
-bench-moe: $(STAMP)
+bench-moe: $(STAMP) $(REVIEWS)
 	$(BIN)/millrace bench moe --check $(if $(OUT),--out $(OUT))
+
+# Rated sentences for it: 2.5 MB, of a package whose source distribution alone has them.
+reviews: $(REVIEWS)
+
+$(REVIEWS): | $(STAMP)
+	echo "vaderSentiment==3.3.2 --hash=sha256:5d7c06e027fc8b99238edb0d53d970cf97066ef97654009890b83703849632f9" \
+		> $(VENV)/reviews.txt
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: \
+		--require-hashes --requirement $(VENV)/reviews.txt --dest reviews
 
 # A real model for a drill, SmolLM2-135M: 93 MB, 540 MB once it is float32.
 smollm2: $(SMOLLM2)

@@ -47,6 +47,9 @@ def bench(
         Path,
         typer.Option(help="Folder of measured curves and step times, for `merging`.", metavar="DIR"),
     ] = Path("profiles"),
+    reviews: Annotated[
+        Path, typer.Option(help="Folder of the rated sentences of `make reviews`, for `moe`.", metavar="DIR")
+    ] = Path("reviews"),
     out: Annotated[
         Path | None,
         typer.Option(
@@ -66,7 +69,7 @@ def bench(
         known = ", ".join((*SUITES, HEADLINE))
         raise typer.BadParameter(f"there is no benchmark {name}: choose from {known}")
     progress = _progress()
-    conditions = Conditions(quick, seed, _folder(out, name, quick), jobs, progress, traces, profiles)
+    conditions = Conditions(quick, seed, _folder(out, name, quick), jobs, progress, traces, profiles, reviews)
     measured = _measure(name, only, conditions)
     if json:
         typer.echo(dumps(measured.report))

@@ -25,6 +25,8 @@ class Conditions:
     """Folder of real traces."""
     profiles: Path = Path("profiles")
     """Folder of measured fine-tuning profiles."""
+    reviews: Path = Path("reviews")
+    """Folder with the archive of rated sentences, if it was fetched."""
 
 
 Value = float | str | None

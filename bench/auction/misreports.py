@@ -1,9 +1,9 @@
-"""Share of misreports by which a user gains, over many random worlds: statements of a bid, names and
-withdrawals, each drawn at random. What splits and waiting bring is in docs/results/truthfulness.md."""
+"""Share of misreports by which a user gains, over many random worlds: statements of a bid, names,
+withdrawals, splits and waiting, each drawn at random."""
 
 import math
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -154,6 +154,26 @@ def two_names(world: World, rng: random.Random) -> Strategy:
     return strategy
 
 
+def split_in_two(world: World, rng: random.Random) -> Strategy | None:
+    """Return a strategy with two parts of the task as separate bids; the first is withdrawn if the second
+    does not win. Both adapters together are assumed to be worth as much as one of the whole."""
+    work = world.task.work_samples
+    if work < 2:
+        return None
+    part = min(max(round(work * rng.uniform(0.2, 0.8)), 1), work - 1)
+
+    def strategy(play: Play) -> tuple[str, ...]:
+        value, task = world.value_micros, world.task
+        play.bid("first", value, replace(task, work_samples=part))
+        if "first" in play.live and not play.bid(
+            "second", value - play.paid_micros, replace(task, work_samples=work - part)
+        ):
+            play.withdraw("first")
+        return "first", "second"
+
+    return strategy
+
+
 def bid_again(world: World, rng: random.Random) -> Strategy:
     """Return a strategy that bids, withdraws before the first slot, and bids again, at once or after
     others."""
@@ -171,18 +191,81 @@ def bid_again(world: World, rng: random.Random) -> Strategy:
     return strategy
 
 
+def _reach_slots(world: World) -> int:
+    """Return by how much the deadline is beyond the horizon."""
+    return world.task.deadline_slot - (world.slot + 1 + world.horizon_slots)
+
+
+def _slots_to_wait(world: World, rng: random.Random) -> int | None:
+    room = world.task.deadline_slot - world.slot - 2
+    return rng.randint(1, min(room, 6)) if room >= 1 else None
+
+
+def _waits(world: World, rng: random.Random) -> Strategy | None:
+    if (slots := _slots_to_wait(world, rng)) is None:
+        return None
+
+    def strategy(play: Play) -> tuple[str, ...]:
+        play.wait(slots)
+        play.bid(JOB, world.value_micros, world.task)
+        return (JOB,)
+
+    return strategy
+
+
+def waiting(world: World, rng: random.Random) -> Strategy | None:
+    """Return a strategy of the truth some slots later, for a task whose deadline is within the horizon."""
+    return _waits(world, rng) if _reach_slots(world) <= 0 else None
+
+
+def waiting_beyond_the_horizon(world: World, rng: random.Random) -> Strategy | None:
+    """Return a strategy of the truth some slots later, for a task whose deadline is beyond the horizon."""
+    return _waits(world, rng) if _reach_slots(world) > 0 else None
+
+
+def waiting_with_a_bid_in_hand(world: World, rng: random.Random) -> Strategy | None:
+    """Return a strategy of the truth at once, to have a plan in any case, and again some slots later: if the
+    first bid lost, or in its place, if it has not begun and a plan then costs less than its withdrawal
+    returns."""
+    if (slots := _slots_to_wait(world, rng)) is None:
+        return None
+
+    def strategy(play: Play) -> tuple[str, ...]:
+        play.bid("held", world.value_micros, world.task)
+        play.wait(slots)
+        if "held" in play.begun:
+            return ("held",)
+        price = play.lowest_winning_micros(world.task)
+        if "held" in play.live:
+            if price is None or price >= play.returnable_micros["held"]:
+                return ("held",)
+            play.withdraw("held")
+        play.bid(JOB, world.value_micros, world.task)
+        return (JOB,)
+
+    return strategy
+
+
+SPLITS: dict[str, Lie] = {"split in two": split_in_two}
+WAITS: dict[str, Lie] = {
+    "waiting": waiting,
+    "waiting, deadline beyond the horizon": waiting_beyond_the_horizon,
+    "waiting with a bid in hand": waiting_with_a_bid_in_hand,
+}
 LIES: dict[str, Lie] = {
     "bid": bid,
     **{name: _claimed(claim) for name, claim in CLAIMS.items()},
     "several at once": several,
     "two names": two_names,
     "bid, withdraw, bid": bid_again,
+    **SPLITS,
+    **WAITS,
 }
 """Lies by name."""
 
 
 WORLDS = 7_000
-"""Enough for 90,000 tries."""
+"""Enough for 100,000 tries."""
 QUICK_WORLDS = 20
 _WORLDS_AT_ONCE = 10
 """Worlds of one trial: some five seconds."""
@@ -263,7 +346,8 @@ def changes_of(
 
 
 def result_of(parts: Iterable[Changes]) -> Result:
-    """Return `gainful_statements_pct`, the share of all tries that gained, and a row per kind of lie.
+    """Return the share of the tries that gained, over all kinds of lies and over those without splits and
+    waiting, and a row per kind.
 
     Args:
         parts: changes of some worlds each.
@@ -272,23 +356,37 @@ def result_of(parts: Iterable[Changes]) -> Result:
     for part in parts:
         for kind, some in part.items():
             changes[kind] += some
-    rows: list[dict[str, Value]] = []
-    mean_pct: dict[str, float] = {}
-    for kind, each in changes.items():
-        gains = [change for change in each if change > 0]
-        mean_pct[kind] = 100 * math.fsum(gains) / max(len(gains), 1)
-        gainful_pct = 100 * len(gains) / max(len(each), 1)
-        rows.append(
-            {"kind": kind, "tries": len(each), "gainful_pct": gainful_pct, "mean_gain_pct": mean_pct[kind]}
-        )
-    tries = sum(map(len, changes.values()))
-    gained = sum(change > 0 for each in changes.values() for change in each)
-    most = max(mean_pct, key=mean_pct.__getitem__)
-    note = (
-        f"random small zones, nothing declared, {len(rows)} kinds of lies; largest mean gain of a kind where "
-        f"it gains: {mean_pct[most]:.3g} % of the value ({most})"
-    )
+    rows: list[dict[str, Value]] = [
+        {
+            "kind": kind,
+            "tries": len(each),
+            "gainful_pct": _gainful_pct(each),
+            "mean_gain_pct": _mean_gain_pct(each),
+        }
+        for kind, each in changes.items()
+    ]
+    statements = {kind: each for kind, each in changes.items() if kind not in (*SPLITS, *WAITS)}
     return Result(
-        (Measurement("gainful_statements_pct", 100 * gained / max(tries, 1), note, tries),),
+        (_figure("gainful_misreports_pct", changes), _figure("gainful_statements_pct", statements)),
         (Table("misreports", rows),),
     )
+
+
+def _figure(name: str, changes: Changes) -> Measurement:
+    """Return the share of the tries of some kinds that gained."""
+    tries = [change for each in changes.values() for change in each]
+    most = max(changes, key=lambda kind: _mean_gain_pct(changes[kind]))
+    note = (
+        f"random small zones, nothing declared, {len(changes)} kinds of lies; largest mean gain of a kind "
+        f"where it gains: {_mean_gain_pct(changes[most]):.3g} % of the value ({most})"
+    )
+    return Measurement(name, _gainful_pct(tries), note, len(tries))
+
+
+def _gainful_pct(changes: Sequence[float]) -> float:
+    return 100 * sum(change > 0 for change in changes) / max(len(changes), 1)
+
+
+def _mean_gain_pct(changes: Sequence[float]) -> float:
+    gains = [change for change in changes if change > 0]
+    return 100 * math.fsum(gains) / max(len(gains), 1)

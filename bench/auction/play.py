@@ -247,6 +247,8 @@ class Play:
         world: the world.
         paid_micros: the user's payments, less refunds.
         live: the user's jobs that are admitted and not over.
+        begun: the user's jobs that have had a slot.
+        returnable_micros: refund for the withdrawal of a job that has not begun, by job.
         published: the slot by whose end the adapter of a job was published, by job.
     """
 
@@ -261,6 +263,8 @@ class Play:
         self._slot = -1
         self.paid_micros = 0
         self.live: set[str] = set()
+        self.begun: set[str] = set()
+        self.returnable_micros: dict[str, int] = {}
         self.published: dict[str, int] = {}
         self._others_behind = world.others_behind
         self._send(world.configuration)
@@ -276,7 +280,8 @@ class Play:
         other._cell = Cell.unpack(self._snapshot)
         other._own, other._tasks = set(), dict(self._tasks)
         other._executors = self._executors.fork(other._tasks)
-        other.live, other.published = set(), {}
+        other.live, other.begun = set(), set()
+        other.returnable_micros, other.published = {}, {}
         return other
 
     def bid(self, job_id: str, bid_micros: int, declared: DeclaredTask, name: int = 0) -> bool:
@@ -340,6 +345,7 @@ class Play:
         self._slot += 1
         for outcome in self._send(ClockTicked(cell=CELL, time_s=self._slot * SLOT_S)):
             if isinstance(outcome, SlotAssigned):
+                self.begun |= self._own & {run.job_id for run in outcome.runs}
                 for started in self._executors.begin(outcome):
                     self._send(started)
         self._others(self.world.others.get(self._slot, ()))
@@ -363,6 +369,10 @@ class Play:
             return
         match outcome:
             case JobAdmitted():
+                offer = evidence_of(outcome).offer
+                assert offer is not None
+                assert offer.price is not None
+                self.returnable_micros[outcome.job_id] = offer.price.operational_micros
                 self.paid_micros += outcome.payment_micros
                 self.live.add(outcome.job_id)
             case JobWithdrawn():

@@ -20,8 +20,8 @@ from bench.elastic.instances import (
 from bench.figures import Measurement, Result, Table
 from solvers.elastic.cluster import Cluster
 from solvers.elastic.knapsack import best_choice
-from solvers.elastic.lent import lent_by
-from solvers.elastic.reclaiming import least_preemption_cost, smallest_count
+from solvers.elastic.lent import Lent, lent_by
+from solvers.elastic.reclaiming import least_preemption_cost, random_choice, smallest_count
 from streams.worker.garbage import tune_gc
 
 SERVERS = 500
@@ -30,6 +30,7 @@ QUICK_COUNTS = (5, 35, 65, 100)
 INSTANCES = 10
 """Number of instances, half of them with elastic jobs."""
 QUICK_INSTANCES = 2
+RANDOM_CHOICES = 3
 OPTIMUM_LIMIT_S = 60.0
 REPEATS = 5
 """Repetitions of each timed call; the median counts."""
@@ -39,7 +40,7 @@ QUICK_ROUNDS = 2
 
 
 def measure_reclaiming(quick: bool, seed: int) -> Result:
-    """Measure `reclaim_ms`, and preemptions relative to the optimum and a rival, for reclaims of 1 to 100
+    """Measure `reclaim_ms`, and preemptions relative to the optimum and the rivals, for reclaims of 1 to 100
     of 500 servers."""
     # Pyomo takes a second to import.
     from bench.elastic.reclaim_optimum import reclaim_optimum
@@ -62,12 +63,13 @@ def measure_reclaiming(quick: bool, seed: int) -> Result:
                     ours=len(chosen.preempted),
                     optimum=len(reclaim_optimum(lent, count, OPTIMUM_LIMIT_S).preempted),
                     smallest_count=len(smallest_count(lent, count).preempted),
+                    random=_mean_of_random(lent, count, number),
                     damage=chosen.collateral_damage,
                     took_ms=1_000 * took_s,
                 )
             )
     ours, optimum = sum(row.ours for row in rows), sum(row.optimum for row in rows)
-    by_smallest = sum(row.smallest_count for row in rows)
+    by_smallest, at_random = sum(row.smallest_count for row in rows), math.fsum(row.random for row in rows)
     few = [row for row in rows if row.count < 60]
     setting = (
         f"{counts[0]} to {counts[-1]} of {SERVERS} servers, {instances} instances, half with elastic jobs"
@@ -91,6 +93,12 @@ def measure_reclaiming(quick: bool, seed: int) -> Result:
                 preempted.format(f"{by_smallest} by the smallest count"),
                 len(rows),
             ),
+            Measurement(
+                "reclaim_vs_random",
+                at_random / ours,
+                preempted.format(f"{at_random:.0f} at random"),
+                len(rows),
+            ),
         ),
         (Table("reclaiming", [asdict(row) for row in rows]),),
     )
@@ -108,8 +116,14 @@ class _Row:
     ours: int
     optimum: int
     smallest_count: int
+    random: float
     damage: float
     took_ms: float
+
+
+def _mean_of_random(lent: Lent, count: int, number: int) -> float:
+    seeds = range(number * RANDOM_CHOICES, (number + 1) * RANDOM_CHOICES)
+    return _mean([len(random_choice(seed)(lent, count).preempted) for seed in seeds])
 
 
 def measure_allocation(quick: bool, seed: int) -> Result:

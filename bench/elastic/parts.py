@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from bench.elastic.simulated import OUTCOME, ElasticRunOutcome, ElasticSetting, ElasticTrial, simulate
 from bench.elastic.table_3_5 import check_comparable, table_3_5, trials_by_row
-from bench.figures import Conditions, Measurement, Result
+from bench.figures import Conditions, Measurement, Result, Table, slope
 from bench.runs import Experiment
 from bench.suite import Suite, SuitePart, SuiteRun, by_size
 from infra.workloads.elastic.jobs import SCALING_RANGE
@@ -24,11 +24,13 @@ class ElasticScope:
     Attributes:
         setting: setting of all comparisons.
         timed: setting of the run whose time and memory are measured.
+        growth: settings of growing length.
         rows: rows of Table 3.5.
     """
 
     setting: ElasticSetting
     timed: ElasticSetting
+    growth: tuple[ElasticSetting, ...]
     rows: tuple[int, ...]
 
 
@@ -37,9 +39,12 @@ def scope_of(conditions: Conditions) -> ElasticScope:
     that are busy at its beginning, of a quarter of the size except for the run whose time is measured."""
     if not conditions.quick:
         whole = ElasticSetting(conditions.seed)
-        return ElasticScope(whole, whole, tuple(range(1, 15)))
+        growth = tuple(replace(whole, days=days) for days in (2.0, 4.0, 8.0, 15.0))
+        return ElasticScope(whole, whole, growth, tuple(range(1, 15)))
     day = ElasticSetting(conditions.seed, first_day=_BUSY_DAY, days=1.0)
-    return ElasticScope(replace(day, factor=0.25), day, _QUICK_ROWS)
+    quarter = replace(day, factor=0.25)
+    growth = tuple(replace(quarter, first_day=0.0, days=days) for days in (1.0, 2.0))
+    return ElasticScope(quarter, day, growth, _QUICK_ROWS)
 
 
 _WARM_UP = ElasticSetting(factor=0.02, first_day=_BUSY_DAY, days=0.05)
@@ -86,18 +91,38 @@ ElasticBench = SuiteRun[ElasticScope, ElasticTrial, ElasticRunOutcome]
 
 
 def _fifteen_days(bench: ElasticBench) -> Result:
-    """Measure the time and the memory of a simulation."""
+    """Measure the time and the memory of a simulation, and the growth of the time with the jobs."""
     timed = ElasticTrial(bench.scope.timed, alone=True)
-    whole = bench.run([timed]).of(timed)
+    growing = [ElasticTrial(setting, alone=True) for setting in bench.scope.growth]
+    runs = bench.run([timed, *growing])
+    whole, growth = runs.of(timed), [runs.of(trial) for trial in growing]
     note = (
         f"simulation of {whole['jobs']:,.0f} jobs, {whole['events']:,.0f} events, Basic with loans, "
         f"workload drawn, until the last job is over: {bench.scope.timed}"
     )
+    jobs = [outcome["jobs"] for outcome in growth]
     return Result(
         (
             Measurement("fifteen_days_s", whole["cpu_s"], f"CPU time on one core; {note}"),
             Measurement("fifteen_days_rss_mb", whole["rss_mb"], f"peak of the process; {note}"),
-        )
+            Measurement(
+                "fifteen_days_growth_exponent",
+                slope(jobs, [outcome["cpu_s"] for outcome in growth]),
+                f"slope of log CPU time over log jobs of simulations of {jobs[0]:,.0f} to {jobs[-1]:,.0f} "
+                f"jobs on {bench.scope.growth[0].cluster.training_gpus:,} training GPUs",
+                len(growth),
+            ),
+        ),
+        (
+            Table(
+                "growth",
+                [
+                    {"days": trial.setting.days}
+                    | {column: outcome[column] for column in ("jobs", "events", "cpu_s", "rss_mb")}
+                    for trial, outcome in zip(growing, growth, strict=True)
+                ],
+            ),
+        ),
     )
 
 

@@ -6,11 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from bench.figures import Conditions, Measurement, Result, Table, Value
+from bench.merging.estimates import measure_estimates
 from bench.merging.merger import measure_merger
 from bench.merging.simulated import OUTCOME, MergingRunOutcome, run
 from bench.merging.trial import HALVES, Half, Knowledge, MergingSetting, MergingTrial, rival
 from bench.runs import Experiment
-from bench.suite import Suite, SuitePart, SuiteRun
+from bench.suite import Suite, SuitePart, SuiteRun, by_size
 from infra.errors import CommandError
 from schemas.merging.settings import SchemeName
 from solvers.merging.rivals import RIVALS
@@ -137,6 +138,13 @@ def _run(bench: MergingBench, trials: Mapping[MergingSetting, Sequence[MergingTr
 
 def _merger(bench: MergingBench) -> Result:
     return measure_merger(bench.conditions.quick, bench.conditions.seed, bench.scope.settings)
+
+
+def _estimates(bench: MergingBench) -> Result:
+    try:
+        return measure_estimates(bench.conditions.profiles, MODELS)
+    except (FileNotFoundError, LookupError, ValueError) as error:
+        raise CommandError(str(error)) from error
 
 
 def _switching(bench: MergingBench) -> Result:
@@ -361,7 +369,9 @@ def _worst_and_mean(
 SUITE: Suite[MergingScope, MergingTrial, MergingRunOutcome] = Suite(
     parts=(
         SuitePart("merger", _merger),
+        SuitePart("estimates", _estimates),
         SuitePart("switching", _switching),
+        SuitePart("transferability", by_size("bench.merging.transferability:measure_transferability")),
         SuitePart("schemes", _schemes),
         SuitePart("over none", _over_none),
     ),

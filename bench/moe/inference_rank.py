@@ -6,7 +6,7 @@ both phases, loaded weights, and rows sent in both directions.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,9 @@ INTERMEDIATE = 128
 DENSE_PRODUCTS = 2
 """Number of products of all tokens with a square matrix in a layer, besides its experts."""
 TIMEOUT_S = 60.0
+_REPEATS = 5
+_CLOCK_S = 1e-6
+"""Resolution of times: whole microseconds."""
 _CPU = torch.device("cpu")
 
 
@@ -108,7 +111,7 @@ def serve(rank: Rank) -> dict[str, Any]:
     Arguments of the rank: `settings`, `schemes`, `profiled` and `timed` batches, `seed`.
 
     Returns:
-        `settings`: for each, by scheme, a row for each timed batch.
+        `settings`: for each, by scheme, a row for each timed batch. `costs`: see `_Stack.costs`.
     """
     torch.set_num_threads(1)
     inputs = rank.arguments
@@ -121,7 +124,7 @@ def serve(rank: Rank) -> dict[str, Any]:
     served = [
         stack.serve_all(each, inputs["schemes"], inputs["profiled"], inputs["timed"]) for each in settings
     ]
-    return {"settings": served}
+    return {"settings": served, "costs": stack.costs(settings[0])}
 
 
 def _connected(rank: Rank) -> RankExchange:
@@ -180,8 +183,7 @@ class _Stack:
         began_s = time.monotonic()
         service.begin(len(chosen))
         for layer in range(service.layer_count):
-            for _ in range(DENSE_PRODUCTS):
-                hidden = hidden @ self._dense
+            hidden = self._products(hidden)
             order = torch.argsort(chosen[:, layer], stable=True)
             counts = torch.bincount(chosen[:, layer], minlength=service.expert_count)
             outputs = service.apply(layer, hidden.index_select(0, order), counts, chosen[:, layer])
@@ -205,6 +207,69 @@ class _Stack:
                 for each in service.passages
             ],
         }
+
+    @torch.inference_mode()
+    def costs(self, setting: RoutingSetting) -> dict[str, float]:
+        """Return the times of the steps of a layer, on all ranks at once: medians, of the slowest rank.
+
+        `all_to_all_s`: of one row to each rank. `row_s`: of each further row that a rank sends and receives.
+        `expert_s`, `token_s`: of an expert, and of each row. `swap_s`: of loading an expert. `dense_s`: of
+        the replacement for the rest of a layer. `exchange_s`: of exchanging counts.
+        """
+        world, tokens = self._exchange.world, setting.tokens
+        slots = ExpertSlots(_experts(setting.experts), PUBLISHED_PER_DEVICE, _CPU)
+
+        def send(rows: int) -> None:
+            self._exchange.send_rows("rows", torch.ones(rows * world, HIDDEN), [rows] * world, [rows] * world)
+
+        def compute(rows: int, used: int) -> None:
+            counts = torch.zeros(PUBLISHED_PER_DEVICE, dtype=torch.int64)
+            counts[:used] = rows // used
+            slots.compute(torch.ones(int(counts.sum()), HIDDEN), counts)
+
+        first = 0
+
+        def swap() -> None:
+            nonlocal first
+            slots.hold([first % setting.experts])
+            first += 1
+
+        def dense() -> None:
+            hidden = self._products(torch.ones(tokens, HIDDEN))
+            order = torch.argsort(torch.arange(tokens) % setting.experts, stable=True)
+            rows = hidden.index_select(0, order)
+            torch.zeros_like(hidden).index_add(0, order, rows)
+
+        numbers = np.zeros(2 * setting.experts + 2, np.int64)
+        one_row_s, many_rows_s = self._median_s(lambda: send(1)), self._median_s(lambda: send(tokens))
+        one_expert_s = self._median_s(lambda: compute(tokens, 1))
+        two_experts_s = self._median_s(lambda: compute(tokens, 2))
+        expert_s = max(two_experts_s - one_expert_s, 0.0)
+        return {
+            "all_to_all_s": one_row_s,
+            # Without a limit on the network, it may be less than the noise.
+            "row_s": max(many_rows_s - one_row_s, _CLOCK_S) / ((tokens - 1) * (world - 1)),
+            "expert_s": expert_s,
+            "token_s": max(one_expert_s - expert_s, 0.0) / tokens,
+            "swap_s": self._median_s(swap),
+            "dense_s": self._median_s(dense),
+            "exchange_s": self._median_s(lambda: self._exchange.gather("counts", numbers)),
+        }
+
+    def _products(self, hidden: Tensor) -> Tensor:
+        for _ in range(DENSE_PRODUCTS):
+            hidden = hidden @ self._dense
+        return hidden
+
+    def _median_s(self, step: Callable[[], object]) -> float:
+        times_us = []
+        for _ in range(_REPEATS):
+            self._exchange.gather("the beginning of a timed step", np.zeros(1, np.int64))
+            began_s = time.monotonic()
+            step()
+            took_us = round(1e6 * (time.monotonic() - began_s))
+            times_us.append(int(self._exchange.gather("the end of a timed step", np.array([took_us])).max()))
+        return float(np.median(times_us)) / 1e6
 
 
 def _experts(count: int) -> Experts:

@@ -27,12 +27,18 @@ def _has_cuda(_: Conditions) -> bool:
 SUITE: Suite[None, Any, Any] = Suite(
     parts=(
         # On loopback they would not show the effect of a network.
-        SuitePart(
-            "training", by_conditions("bench.moe.training:measure_training_part"), lambda _: has_links()
+        *(
+            SuitePart(title, by_conditions(f"bench.moe.{measure}"), lambda _: has_links())
+            for title, measure in (
+                ("contention", "contention:measure_contention_part"),
+                ("training", "training:measure_training_part"),
+                ("inference", "inference:measure_inference"),
+            )
         ),
-        SuitePart("inference", by_conditions("bench.moe.inference:measure_inference"), lambda _: has_links()),
         SuitePart("placement", by_conditions("bench.moe.placement:measure_placement")),
         SuitePart("gating layer", by_conditions("bench.moe.gating_layer:measure_gating_layer")),
+        SuitePart("gating training", by_conditions("bench.moe.gating_training:measure_gating_training")),
+        SuitePart("estimation", by_conditions("bench.moe.estimation:measure_estimation")),
         SuitePart(
             "gating layer, CUDA",
             by_conditions("bench.moe.gating_layer:measure_gating_layer_on_cuda"),

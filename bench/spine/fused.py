@@ -1,13 +1,21 @@
-"""The gain of fusion: speed of adapters trained together, relative to one after another."""
+"""The gain of fusion: speed and memory of adapters trained together, relative to one after another.
+
+As a program, it prints the peak memory of processes that train adapters: none of the caller's counts.
+"""
 
 import json
+import multiprocessing
 import random
+import subprocess
+import sys
 import sysconfig
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from tempfile import TemporaryDirectory
+from typing import cast
 
 import torch
 from transformers.utils import logging
@@ -18,8 +26,10 @@ from executors.lora.dataset import DatasetRoot
 from executors.lora.default_base import default_base_directory
 from executors.lora.engine import FusedEngine, keep_freed_memory
 from executors.lora.task import LLAMA_TARGET_MODULES, LoraTask
+from schemas.interpreters import python_command
 
 _WARM_ROUNDS = 3
+_MEMORY_STEPS = 5
 BATCH_SIZE = 2
 SEQUENCE_LENGTH = 64
 RANK = 8
@@ -64,12 +74,12 @@ def make_engine(folder: Path, adapters: int, seed: int, base_directory: Path | N
 
 
 def measure_fused_training(quick: bool, seed: int) -> Result:
-    """Measure `fused_speedup` of four adapters on the default base."""
+    """Measure `fused_speedup` and `fused_memory_ratio` of four adapters on the default base."""
     return measure_fused(adapters=4, quick=quick, seed=seed)
 
 
 def measure_fused(adapters: int, quick: bool, seed: int, base_directory: Path | None = None) -> Result:
-    """Measure speed on a CPU with one thread, of small adapters on real text.
+    """Measure speed and memory on a CPU with one thread, of small adapters on real text.
 
     Args:
         adapters: number of tasks that share the base; at least 2.
@@ -83,7 +93,9 @@ def measure_fused(adapters: int, quick: bool, seed: int, base_directory: Path | 
         folder = Path(name)
         write_dataset(folder, seed)
         directory = base_directory or default_base_directory()
-        return Result((_measure_speedup(folder, adapters, 8 if quick else 100, seed, directory),))
+        speedup = _measure_speedup(folder, adapters, 8 if quick else 100, seed, directory)
+        memory = _measure_memory(folder, adapters, 1 if quick else adapters, seed, directory)
+        return Result((speedup, memory))
 
 
 def _measure_speedup(
@@ -129,3 +141,55 @@ def _time_in_turn(
             if number >= _WARM_ROUNDS:
                 times[index].append(time.perf_counter() - start)
     return times
+
+
+def _measure_memory(
+    folder: Path, adapters: int, singles: int, seed: int, base_directory: Path
+) -> Measurement:
+    """Measure `singles` of the processes with one adapter each, as a sample of all."""
+    fused_mib, *single_mib = _peaks_mib(folder, [adapters] + [1] * singles, seed, base_directory)
+    separate_mib = fmean(single_mib) * adapters
+    return Measurement(
+        name="fused_memory_ratio",
+        value=fused_mib / separate_mib,
+        note=(
+            f"peak RSS of one process that trains {adapters} adapters ({fused_mib:.0f} MiB) over that of "
+            f"{adapters} processes with one each ({separate_mib:.0f} MiB, by {singles} measured), "
+            f"{base_directory.name}; each is forked with its libraries loaded. Most of it is torch itself; "
+            "RSS counts shared pages in each"
+        ),
+    )
+
+
+def _peaks_mib(
+    folder: Path, adapters_by_process: Sequence[int], seed: int, base_directory: Path
+) -> list[float]:
+    """Run a process for each entry, which trains that many adapters, and return their peak RSS in MiB."""
+    command = python_command("-m", "bench.spine.fused", str(folder), str(seed), str(base_directory))
+    command += map(str, adapters_by_process)
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+    return cast(list[float], json.loads(output.stdout))
+
+
+def train_and_measure(folder: Path, seed: int, base_directory: Path, adapters: int) -> float:
+    """Train a few steps in this process and return its peak RSS in MiB."""
+    engine = make_engine(folder, adapters, seed, base_directory)
+    for _ in range(_MEMORY_STEPS):
+        engine.step()
+    # Not ru_maxrss, which a process inherits from its parent.
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    raise OSError("the system does not report this process's peak memory")
+
+
+def main(folder: str, seed: str, base_directory: str, *adapters_by_process: str) -> None:
+    """Print the peaks as JSON. Each process is forked with everything imported, to import it only once."""
+    measure = partial(train_and_measure, Path(folder), int(seed), Path(base_directory))
+    with multiprocessing.get_context("fork").Pool(processes=1, maxtasksperchild=1) as pool:
+        peaks_mib = pool.map(measure, map(int, adapters_by_process), chunksize=1)
+    sys.stdout.write(json.dumps(peaks_mib))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

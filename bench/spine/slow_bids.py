@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
+import numpy as np
+
 from bench.figures import Measurement, Result, Table
-from bench.spine.calibration import calibrated
+from bench.spine.calibration import Calibration, calibrated
 from bench.spine.cells import CELL, SLOT_S, UNIT
 from schemas.auction.bids import BidTerms, Task, VendorQuoted
 from schemas.auction.settings import AuctionPolicy
@@ -29,6 +31,8 @@ from streams.cell.cell import Cell, LedgerEvent
 from streams.policies.auction.zone import AuctionZone
 
 ZONE = "z"
+FOUR_TARIFFS_BIDS = 3_000
+QUICK_FOUR_TARIFFS_BIDS = 300
 MARKETS = 20
 QUICK_MARKETS = 4
 TRIES = 500
@@ -49,8 +53,10 @@ _SAMPLES_PER_SLOT = 24_000
 
 
 def measure_slow_bids(quick: bool, seed: int) -> Result:
-    """Measure the slowest bids from a search for slow ones."""
+    """Measure bids on one GPU type under four tariffs, and the slowest of many from a search for slow
+    ones."""
     calibration = calibrated()
+    tariffs = _measure_four_tariffs(quick, seed, calibration)
     rng = random.Random(f"slow bids/{seed}")
     tries = QUICK_TRIES if quick else TRIES
     rows: list[_TimedBid] = []
@@ -72,6 +78,7 @@ def measure_slow_bids(quick: bool, seed: int) -> Result:
     units = worst.decision_cpu_ms / 1_000 / calibration.cpu_s
     return Result(
         (
+            *tariffs,
             Measurement("decide_worst_ms", worst.decision_ms, note, sought_bids),
             Measurement("decide_worst_units", units, f"{calibration.note()}; {note}", sought_bids),
         ),
@@ -89,6 +96,26 @@ class _TimedBid(NamedTuple):
 def _sized(market: "MarketShape", quick: bool) -> "MarketShape":
     """Return a market with few bids before in the quick form: thousands take a minute to be decided."""
     return replace(market, bids_before=min(market.bids_before, _QUICK_BIDS_BEFORE)) if quick else market
+
+
+def _measure_four_tariffs(quick: bool, seed: int, calibration: Calibration) -> Iterator[Measurement]:
+    bids = QUICK_FOUR_TARIFFS_BIDS if quick else FOUR_TARIFFS_BIDS
+    shape = _sized(
+        MarketShape(gpu_types=1, tariffs=4, nodes=100, slots=144, bids_before=2_000, seed=seed), quick
+    )
+    market = MarketCell(shape)
+    rng = random.Random(f"four tariffs/{seed}")
+    took: list[EventTime] = []
+    for number in range(bids):
+        if number % 50 == 0:
+            calibration.sample(2)
+        took.append(market.times_of(f"timed{number}", _usual(rng, shape), _worth_micros(rng)))
+    wall_s, cpu_s = (float(np.percentile(each, 99)) for each in zip(*took, strict=True))
+    note = f"{shape.text}, one thread"
+    yield Measurement("decide_four_tariffs_p99_ms", 1_000 * wall_s, note, bids)
+    yield Measurement(
+        "decide_four_tariffs_p99_units", cpu_s / calibration.cpu_s, f"{calibration.note()}; {note}", bids
+    )
 
 
 class EventTime(NamedTuple):

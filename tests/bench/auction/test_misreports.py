@@ -83,6 +83,23 @@ def test_waiting_gains_at_most_fall_of_prices():
     assert fell > 0, "and now and then they do"
 
 
+@pytest.mark.long
+def test_waiting_with_a_bid_pays_no_more():
+    paid_less = 0
+    for number, world in enumerate(map(world_of, range(3 * WORLDS))):
+        strategy = LIES["waiting with a bid in hand"](world, random.Random(f"test/{number}"))
+        if strategy is None:
+            continue
+        honest, waiting = (Play(world).fork() for _ in range(2))
+        truth(honest)
+        wanted = strategy(waiting)
+        assert set(wanted) <= waiting.live | waiting.published.keys() or not honest.live
+        if honest.live:
+            assert waiting.paid_micros <= honest.paid_micros
+            paid_less += waiting.paid_micros < honest.paid_micros
+    assert paid_less > 0
+
+
 @pytest.mark.slow
 def test_slower_claim_gains_nothing_with_measured_task():
     measured = [world for world in map(world_of, range(2 * WORLDS)) if world.has_row]
@@ -232,16 +249,14 @@ def test_trials_have_every_world_once(quick, worlds):
     assert {each.seed for each in trials} == {3}
 
 
-def test_tries_of_all_kinds_count():
-    result = result_of([{kind: [0.0, -0.5] for kind in LIES}, {"two names": [0.1, 0.3, -0.2, 0.0]}])
+def test_splits_and_waiting_count_in_one_figure():
+    result = result_of([{kind: [0.0, -0.5] for kind in LIES}, {"split in two": [0.1, 0.3, -0.2, 0.0]}])
     count = 2 * len(LIES) + 4
-    (figure,) = result.measurements
-    assert (figure.name, figure.value, figure.runs) == (
-        "gainful_statements_pct",
-        pytest.approx(100 * 2 / count),
-        count,
-    )
-    assert "20 % of the value (two names)" in figure.note
+    assert {figure.name: (figure.value, figure.runs) for figure in result.measurements} == {
+        "gainful_misreports_pct": (pytest.approx(100 * 2 / count), count),
+        "gainful_statements_pct": (0.0, 2 * (len(LIES) - 4)),
+    }
+    assert "20 % of the value (split in two)" in result.measurements[0].note
     (table,) = result.tables
-    (line,) = [line for line in table.rows if line["kind"] == "two names"]
+    (line,) = [line for line in table.rows if line["kind"] == "split in two"]
     assert list(line.values())[1:] == [6, pytest.approx(100 / 3), pytest.approx(20.0)]

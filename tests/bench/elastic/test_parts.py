@@ -1,6 +1,7 @@
 """The whole benchmark on a tiny setting: the parts that simulate, their figures, and what is left behind."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -15,7 +16,9 @@ from bench.suite import SuiteRun
 
 TINY = ElasticSetting(seed=1, factor=0.02, first_day=4.0, days=0.05)
 SIMULATED_PARTS = ("fifteen days", "schemes")
-SCOPE = ElasticScope(setting=TINY, timed=TINY, rows=(1, 2, 9, 12, 13, 14))
+SCOPE = ElasticScope(
+    setting=TINY, timed=TINY, growth=(TINY, replace(TINY, days=0.1)), rows=(1, 2, 9, 12, 13, 14)
+)
 
 
 def conditions(folder, quick=True) -> Conditions:
@@ -32,7 +35,7 @@ def test_every_part_brings_its_figures_and_tables(tmp_path):
     wanted = {name for name, goal in goals("elastic").items() if goal.part in SIMULATED_PARTS}
     assert {measured.name for measured in measurements} == wanted
     tables = [table for result in results for table in result.tables]
-    assert {table.name for table in tables} == {"table_3_5"}
+    assert {table.name for table in tables} == {"growth", "table_3_5"}
     document = report("elastic", measurements, quick=True, seed=1)
     assert all("simul" in figure["note"] for figure in document["figures"])
     write_artefacts(tmp_path, document, tables)

@@ -1,14 +1,41 @@
-"""Drawn routing, and ranks that serve it."""
+"""Drawn routing, ranks that serve it, and the model of a service."""
 
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 from bench.moe.inference_rank import DrawnRouting, RoutingSetting, serve
+from bench.moe.model_of_inference import LayerCosts, ModelledService, batch_s, passing_s, waits_s
 from bench.network import loopback, run_ranks
+from solvers.experts.placement import ExpertPlacement
+from solvers.experts.splitting import even_split, sends
 
 SETTING = RoutingSetting("here", experts=6, devices=2, layers=3, tokens=64, skew=1.0)
+SCHEMES = ("balanced", "lina", "without_estimation", "one_per_device", "ideal")
+COSTS = LayerCosts(
+    token_bytes=1_000,
+    link_bytes_per_s=1e6,
+    all_to_all_s=0.001,
+    expert_s=0.0001,
+    token_s=0.00001,
+    swap_s=0.001,
+    gate_s=0.002,
+    check_s=0.0001,
+    plan_s=0.0005,
+)
+WHOLE = LayerCosts(
+    token_bytes=100,
+    link_bytes_per_s=1_000,
+    all_to_all_s=0.5,
+    expert_s=2.0,
+    token_s=0.25,
+    swap_s=3.0,
+    gate_s=0.125,
+    check_s=1.0,
+    plan_s=4.0,
+)
 
 
 def shares(setting: RoutingSetting, batches: range) -> np.ndarray:
@@ -50,19 +77,77 @@ def test_shift_changes_popularity_not_paths():
         assert follows.size == 0 or follows.mean() > 0.3
 
 
-def test_ranks_serve_every_scheme_in_turn(tmp_path: Path):
-    schemes = ("balanced", "lina", "one_per_device")
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Result of the first of two ranks, which serve batches by all schemes."""
     results = run_ranks(
         serve,
         loopback(2),
-        tmp_path,
+        tmp_path_factory.mktemp("served"),
+        120.0,
         settings=[SETTING.to_json()],
-        schemes=schemes,
+        schemes=SCHEMES,
         profiled=2,
         timed=4,
         seed=1,
     )
-    (served,) = results[0]["settings"]
-    assert {scheme: len(rows) for scheme, rows in served.items()} == dict.fromkeys(schemes, 4)
-    for rows in served.values():
-        assert all(row["batch_s"] > 0 and len(row["layers"]) == SETTING.layers for row in rows)
+    return results[0]
+
+
+def test_costs_are_measured(served: dict[str, Any]):
+    assert min(served["costs"].values()) >= 0
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_model_decides_as_the_serving_code(scheme: str, served: dict[str, Any]):
+    rows = served["settings"][0][scheme]
+    routing = DrawnRouting(SETTING, 1)
+    batches = [routing.batch(number) for number in range(6)]
+    model = ModelledService(scheme, 6, 2, 3, COSTS)
+    model.profile(batches[:2])
+    for row, batch in zip(rows, batches[2:], strict=True):
+        steps = model.serve(batch)
+        assert row["batch_s"] > 0
+        assert batch_s(steps) > 0
+        for layer, step in zip(row["layers"], steps, strict=True):
+            assert layer["busiest"] == pytest.approx(step.load * 64)
+            assert layer["revised"] == step.is_revised
+            assert layer["foretold"] == step.as_forecast
+
+
+def test_default_leads_where_routing_is_skewed():
+    setting = RoutingSetting("here", experts=8, devices=8, layers=4, tokens=256, skew=1.0)
+    routing = DrawnRouting(setting, 0)
+    batches = [routing.batch(number) for number in range(12)]
+    medians = {}
+    for scheme in ("balanced", "eplb", "one_per_device", "ideal"):
+        service = ModelledService(scheme, 8, 8, 4, COSTS)
+        service.profile(batches[:4])
+        medians[scheme] = np.median([batch_s(service.serve(batch)) for batch in batches[4:]])
+    assert medians["balanced"] < 1.05 * medians["ideal"]
+    assert medians["balanced"] < medians["eplb"]
+    assert 1.6 * medians["balanced"] < medians["one_per_device"]
+
+
+def test_busiest_link_and_device_determine_the_time():
+    placement = ExpertPlacement.of_lists([[0, 1], [1]], 2)
+    of_ranks = np.array([[4, 4], [6, 2]])
+    split = even_split(placement, of_ranks.sum(axis=0))
+    # Expert 0's ten tokens are on device 0, the six of expert 1 on device 1: 6 go to device 0 and 4 from it.
+    assert split.tolist() == [[10, 0], [6, 0]]
+    times_s = passing_s(WHOLE, split, sends(placement, split, of_ranks))
+    assert times_s == pytest.approx(2.0 + 10 * 0.25 + 2 * (0.5 + 600 / 1_000))
+
+
+@pytest.mark.parametrize(
+    ("is_revised", "is_checked", "hidden_s", "waits"),
+    [
+        (False, False, 7, (0, 0)),
+        (False, False, 5, (0, 2)),
+        (False, False, 1, (3, 3)),
+        (False, True, 7, (1, 0)),
+        (True, True, 7, (5, 3)),
+    ],
+)
+def test_previous_layer_hides_phase_one(is_revised, is_checked, hidden_s, waits):
+    assert waits_s(WHOLE, is_revised, is_checked, 1, hidden_s) == waits

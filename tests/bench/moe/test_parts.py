@@ -32,5 +32,5 @@ def test_without_links_no_part_needs_a_network(monkeypatch: pytest.MonkeyPatch, 
     parts.has_links.cache_clear()
     titles = {part.title for part in SUITE.due(Conditions(True, 0, tmp_path, 1, Console()))}
     parts.has_links.cache_clear()
-    assert titles.isdisjoint({"training", "inference"})
-    assert {"placement", "gating layer"} <= titles
+    assert titles.isdisjoint({"contention", "training", "inference"})
+    assert {"placement", "gating layer", "gating training", "estimation"} <= titles
