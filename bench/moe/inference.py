@@ -1,5 +1,5 @@
-"""Lina's inference (thesis, section 4.7.3.1): four ranks serve drawn batches of skewed routing by every
-scheme, with the serving code, over a network of a stated rate."""
+"""Lina's inference (thesis, section 4.7.3.1): four ranks serve drawn batches of skewed routing with each
+compared scheme, by the serving code, over a network of a stated rate."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
