@@ -1,4 +1,5 @@
-"""Real measurements of a backbone: a folder of the form of `../shared/profiles`, whose README explains it.
+"""Real measurements of a backbone: the folder of `millrace bench merging --profiles`. It is not part of the
+repository.
 
 `read_profiles` reads all of one backbone on one type of GPU:
 
