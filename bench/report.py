@@ -90,8 +90,8 @@ def _goal_of(bench: str, measured: Measurement) -> Goal:
 
 
 def _figure(measured: Measurement, goal: Goal, quick: bool) -> dict[str, Any]:
-    """Return a figure's fields: `met` is null if no goal applies to the form; the value is null if it is not
-    finite."""
+    """Return a figure's fields: `met` is null if no goal applies to the quick or full form; the value is null
+    if it is not finite."""
     return {
         "name": measured.name,
         "value": float(f"{measured.value:.5g}") if math.isfinite(measured.value) else None,

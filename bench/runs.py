@@ -46,7 +46,7 @@ OutcomeT = TypeVar("OutcomeT")
 
 @dataclass(frozen=True)
 class Experiment(Generic[TrialT, OutcomeT]):
-    """A kind of trial.
+    """An experiment: how its trials are run, and on which sources they depend.
 
     Attributes:
         run: runs a trial; a function of a module, which other processes import.
@@ -64,7 +64,7 @@ class Experiment(Generic[TrialT, OutcomeT]):
 
 
 class Runs(Generic[TrialT, OutcomeT]):
-    """Outcomes in a folder, one file each. Files of other sources are kept and never found."""
+    """Outcomes in a folder, one file each. Files from other sources stay, but are not used."""
 
     def __init__(
         self, folder: Path, experiment: Experiment[TrialT, OutcomeT], sources: str | None = None
@@ -122,7 +122,7 @@ class Runs(Generic[TrialT, OutcomeT]):
         return [trial for trial in dict.fromkeys(trials) if self.find(trial) is None]
 
     def keep(self, trial: TrialT, outcome: OutcomeT, alone: bool = True) -> None:
-        """Write an outcome, in a file that is whole or absent.
+        """Write an outcome atomically.
 
         Raises:
             CommandError: it cannot be written.

@@ -19,7 +19,7 @@ class JobSubmitted(Event):
 
 
 class JobWithdrawalRequested(Event):
-    """A user withdraws a job that has not started."""
+    """A user withdraws a job; under the auction only before it starts."""
 
     TYPE: ClassVar = "millrace.job.withdrawal_requested.v1"
 
@@ -35,8 +35,8 @@ class JobQuoteRequested(Event):
 
     quote_id: Identifier
     user: Identifier
-    """User of the request. The answer does not depend on it; requests of one user wait for each other, not
-    for those of others."""
+    """User of the request. Requests of one user are answered in turn. The answer depends on the user only
+    where the user's share of waiting bids is full."""
     zone: Identifier
     workload: AnyWorkload
     terms: AnyQuotedTerms

@@ -166,7 +166,8 @@ class PolicyKind:
     warm_up: Reference | None = None
     """`() -> Iterable[Event]`: events that a worker folds to compile the policy's code."""
     awaits_kernels: Reference | None = None
-    """`(Zone) -> bool`: whether a zone is too large for interpreted code before that; None if no zone is."""
+    """`(Zone) -> bool`: whether a zone is too large for interpreted code before its kernels are compiled;
+    None if no zone is."""
 
     GROUP: ClassVar = "millrace.policies"
     """Group of the entry points."""

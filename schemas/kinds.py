@@ -54,8 +54,8 @@ def install(policies: Iterable[PolicyKind]) -> None:
     """Install the policies of this process; a repetition with equal policies changes nothing.
 
     Raises:
-        InstallationError: there is no policy, two policies or two types of a union have one kind, or other
-            policies are already installed.
+        InstallationError: no policy is given; two policies, or two types of a union, have one kind; or others
+            are installed.
     """
     kinds: dict[str, PolicyKind] = {}
     # In the order of their names, so that generated documents do not depend on the installation.
@@ -109,7 +109,7 @@ def check_reason(outcome: Outcome, policy: PolicyKind) -> None:
 
 
 def _complete(model: type[Record]) -> None:
-    """Build the validators that depend on the installation: now, since threads may race later."""
+    """Build the validators that depend on the installation now, since threads may race later."""
     if not model.__pydantic_complete__:
         model.model_rebuild()
     for below in model.__subclasses__():

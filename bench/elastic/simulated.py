@@ -1,4 +1,4 @@
-"""A simulated run of the production cell: its parameters, and its kept outcome."""
+"""A simulated run of the production cell: its parameters, and its stored outcome."""
 
 import hashlib
 import time
@@ -122,8 +122,8 @@ class ElasticTrial:
 
 
 LONGEST_DRAIN_DAYS = 20.0
-"""Limit on the simulated time after the days of submissions: twice the longest running time. A job that is
-not over then never ends; it counts with its times until then."""
+"""Limit on the simulated time after the days of submissions: twice the longest running time. A job
+still running then counts with its times up to then."""
 
 _DIGEST_BYTES = 8
 
@@ -191,7 +191,7 @@ class _Loads:
 
     def __init__(self, cell: CellConfigured, zone: str, trial: ElasticTrial) -> None:
         days = trial.setting.days + LONGEST_DRAIN_DAYS
-        # Hours of the day keep their times where the first day is not a whole number.
+        # Loads keep their hour of the day if the first day is a fraction.
         first = trial.setting.first_day
         samples = generate_load(trial.setting.seed, first + days)
         begun = [

@@ -1,4 +1,5 @@
-"""Real measurements of a backbone: a folder of the form of `../shared/profiles`, whose README explains it.
+"""Real measurements of a backbone: the folder of `millrace bench merging --profiles`. It is not part of the
+repository.
 
 `read_profiles` reads all of one backbone on one type of GPU:
 
@@ -139,7 +140,7 @@ def read_profiles(folder: Path, model: str, gpu: str = "V100") -> Profiles:
 
     Raises:
         FileNotFoundError: a necessary file is missing; the message names it.
-        ValueError: a file is not of its form; the message names file, line and column.
+        ValueError: a file has another format; the message names file, line and column.
     """
     prefix = f"{model}_{gpu}"
     scalability = folder / f"{prefix}_scalability.csv"
@@ -173,13 +174,13 @@ def read_workload(path: Path) -> tuple[WorkloadJob, ...]:
 
     Raises:
         FileNotFoundError: it is missing.
-        ValueError: it is not of its form; the message names line and column.
+        ValueError: it has another format; the message names line and column.
     """
     return _rows(path, _job)
 
 
 class _Row:
-    """A line of a CSV file, whose errors include the place."""
+    """A line of a CSV file; its errors name file and line."""
 
     def __init__(self, path: Path, line: int, cells: Mapping[str, str | None]) -> None:
         self._at, self._cells = f"{path}, line {line}", cells

@@ -1,7 +1,7 @@
-"""Lina's inference (thesis, section 4.7.3.1): batches by every scheme, on skewed routing.
+"""Lina's inference (thesis, section 4.7.3.1), on batches of skewed routing.
 
-Measured: four ranks serve drawn batches with the serving code, over a network of a stated rate. Modelled: the
-same decisions at the thesis' sizes, with the measured costs.
+Measured: four ranks serve drawn batches with each compared scheme, by the serving code, over a network of a
+stated rate. Modelled: the same decisions at the thesis' sizes, with the measured costs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,5 +1,5 @@
-"""The cost of a bid without a broker: of its decision, cell included, by size and when one event delays many
-jobs; and of reading it on its way from an input topic through the ledger."""
+"""Time of a bid without a broker: its decision, by size; one event that sets back many jobs; reading its
+records."""
 
 import math
 import random
@@ -55,7 +55,7 @@ def measure_decide(quick: bool, seed: int) -> Result:
     decisions = QUICK_DECISIONS if quick else DECISIONS
     share = _QUICK_FILLED if quick else _FILLED
     cells: dict[int | str, tuple[FilledCell, random.Random]] = {n: filled(n, seed, share) for n in sizes}
-    # It decides equal bids, however many of them it admits.
+    # It gets the same bids as the undeclared cell.
     cells["declared"] = filled(_FULL_SIZE, seed, 1.0, DECLARED, cells[_FULL_SIZE][0].bids)
     times = {name: _Times() for name in cells}
     calibration = Calibration()
@@ -136,8 +136,8 @@ _PAUSE_SLOTS = 300
 
 
 def measure_setbacks(quick: bool, seed: int) -> Result:
-    """Measure the time of a cell for the loss of a node, and for a tick after a pause, with many jobs that
-    are hard to plan."""
+    """Measure the time that a cell needs for the loss of a node, and for a tick after a pause, with many jobs
+    that are hard to plan."""
     jobs = QUICK_SETBACK_JOBS if quick else SETBACK_JOBS
     shape = MarketShape(gpu_types=4, tariffs=1, nodes=20, slots=1_008, bids_before=0, seed=seed)
     market = MarketCell(shape)

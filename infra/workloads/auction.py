@@ -24,7 +24,8 @@ from schemas.jobs import JobSubmitted
 from schemas.lora import Dataset, LoraHyperparameters, LoraWorkload
 
 SLACK = (1.5, 6.0)
-"""Bounds of the time until the deadline, uniform, over the running time on the slowest GPU type."""
+"""Bounds of a uniform factor: time from the earliest possible start to the deadline, divided by the running
+time on the slowest GPU type."""
 
 MEDIAN_MARKUP = 4.0
 LOG_MARKUP_DEVIATION = 0.8
@@ -54,7 +55,7 @@ VENDOR_DELAY_PER_THOUSAND_SLOTS = (0.0, 0.5)
 """Bounds of uniform delays; the dearest vendor gets the shortest ones."""
 
 MOST_WORK_TO_HORIZON = 0.5
-"""Most of the horizon that a job takes on the slowest GPU type: the trace's longest jobs are cut."""
+"""Largest part of the horizon that a job may take on the slowest GPU type; longer jobs are shortened."""
 
 
 @dataclass(frozen=True)
@@ -178,8 +179,8 @@ class BidDraw:
         compute = work_slots * row.samples_per_s / gpu.samples_per_s
         memory = work_slots * row.memory_gib / (gpu.memory_gib - self.zone.base_model_memory_gib)
         per_compute, per_memory = policy.max_value_per_compute_micros, policy.max_value_per_memory_micros
-        assert per_compute is not None, "it is declared"
-        assert per_memory is not None, "it is declared"
+        assert per_compute is not None, "declared bounds need both values"
+        assert per_memory is not None, "declared bounds need both values"
         return int(min(bid_micros, per_compute * compute, per_memory * memory))
 
 
@@ -225,7 +226,7 @@ def _auction(zone: Zone) -> AuctionPolicy:
     if not isinstance(zone.policy, AuctionPolicy):
         raise WorkloadError(
             f"zone {zone.id} is under policy {zone.policy.kind}, and bids are drawn from the settings of an "
-            "auction: give it policy auction, and choose another for the run"
+            "auction: set policy auction in the file, and select the other by --policy"
         )
     return zone.policy
 

@@ -1,7 +1,7 @@
 """Sums over bids by their density, in few and fine classes.
 
-A class holds the densities between two ratios to a reference, the first counted density: so no unit of money
-is special. Ratios and classes are computed without a logarithm, which differs between machines.
+A class is a range of density / first counted density, so results do not depend on the currency. Ratios and
+classes are computed without a logarithm, which differs between machines.
 """
 
 import math
@@ -17,8 +17,8 @@ A_CLASS_LOWER = 1 - 1 / CLASSES_PER_OCTAVE
 MOST_CLASSES = 512
 """Most classes, to bound the state: sixteen octaves without gaps. With more, two neighbours are merged."""
 _ROUNDING = 1e-12
-"""Relative tolerance. Losers are counted at the level, which is the edge of a class: rounding must not put
-them below it in one currency and not in another."""
+"""Relative tolerance. Losers are counted at the price level at which they lost, which is the edge of a class:
+rounding must not put them below it in one currency and not in another."""
 _MOST_PARTIALS = 40
 """Most partials: they do not overlap, and no more of 53 bits each fit into a double's 2,098 bits."""
 
@@ -30,7 +30,7 @@ class DensityClasses:
         """
         Args:
             sums: number of sums.
-            units_sums: number of the first sums that are units; the others derive from those.
+            units_sums: the first `units_sums` sums are in units; the others derive from those.
         """
         self.reference: float | None = None
         self.sums: Floats = np.zeros((sums, 0))
@@ -62,8 +62,8 @@ class DensityClasses:
         """Merge one class with the next lower one if there are too many, so no offer counts higher than it
         was.
 
-        The class with the least units times distance is merged. So many small bids at various prices merge
-        with each other, without an effect on others.
+        The class with the least units times distance is merged. So small bids merge with each other,
+        not with others.
         """
         if len(self._classes) > MOST_CLASSES:
             merged = int(np.argmin(self.units[:-1] * (self._classes[:-1] - self._classes[1:])))

@@ -30,14 +30,15 @@ class Task2Vec:
     """Score alpha d(A, trivial) - d(A, B) of the diagonals F of two tasks' Fisher information.
 
     d is the cosine distance of F_a / (F_a + F_b) and F_b / (F_a + F_b), which is symmetric. The first term
-    makes tasks that are far from trivial the better donors. The original adds its negative to a distance;
-    here the result is a score, larger for better.
+    makes tasks that are far from trivial the better donors. The paper's distance is the negative of this
+    score: larger is better.
     """
 
     alpha: float = 0.15
     """Weight of the first term, as in the original; with 0 the score is symmetric."""
     trivial: tuple[float, ...] | None = None
-    """Embedding of a task without particular needs of the backbone. None: the information of A, spread."""
+    """Embedding of a task without particular needs of the backbone. None: the mean of A's
+    information in every place."""
 
     def score(self, donor: Embedding, receiver: Embedding) -> float:
         _check_lengths(donor, receiver)

@@ -136,5 +136,6 @@ def test_impossible_job_is_answered_with_reason() -> None:
     bench = ElasticBench()
     bench.send(elastic_cell(servers=1), tick(0.0))
     assert quoted(bench, 600, (5, 5)) == [
-        "larger_than_the_zone: 5 workers of 1 GPUs each, and the zone's own servers have room for 4"
+        "larger_than_the_zone: 5 workers of 1 GPUs each, and the zone's training servers (own, at least as "
+        "fast as the reference) have room for 4"
     ]

@@ -32,8 +32,8 @@ def test_quote_shows_basis_of_found_prices() -> None:
         (line,) = [line for line in describe(quoted) if line.startswith("priced by ")]
         return line
 
-    assert told().endswith("; room costs its least, which follows from energy (base and guard level 0)")
-    while "room costs its least" in told():
+    assert told().endswith("; prices are at their least, the part set by energy costs (both levels 0)")
+    while "prices are at their least" in told():
         bench.send(bid(f"j{len(bench.ledger)}", 50.0))
     assert "; base level " in told()
     assert "towards the guard level, " in told()

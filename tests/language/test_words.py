@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.markdown import DOCS, pages
-from tests.language.words import EMPTY_VERBS, faults, name_faults, page_faults
+from tests.language.words import EMPTY_VERBS, GLOSSARY, faults, glossary_words, name_faults, page_faults
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("streams", "solvers", "executors", "schemas", "infra", "bench")
@@ -54,6 +54,16 @@ def test_zone_policies_have_plain_verbs() -> None:
     tree = ast.parse((ROOT / "streams" / "policies" / "policy.py").read_text(encoding="utf-8"))
     names = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     assert [name for name in names if name.split("_")[0] in EMPTY_VERBS] == []
+
+
+def test_bold_words_of_the_glossary_are_checked(tmp_path: Path) -> None:
+    assert len(glossary_words(GLOSSARY.read_text(encoding="utf-8"))) >= 15
+    page = tmp_path / "page.md"
+    page.write_text("Jobs stand in line.\nNodes of a crew.\nA pool.\n")
+    assert [fault.rule for fault in page_faults(page, tmp_path)] == [
+        "'stand in line' is replaced by queue, wait",
+        "'crew' is replaced by gang",
+    ]
 
 
 def test_only_prose_of_pages_is_checked(tmp_path: Path) -> None:

@@ -36,6 +36,15 @@ REPLACED = {
 }
 """Words of people for machines, and old ones, each with what it may be replaced by."""
 
+GLOSSARY = Path(__file__).parents[2] / "docs" / "glossary.md"
+
+
+def glossary_words(page: str) -> dict[str, str]:
+    """Return the replaced words in bold of the glossary, each with the term of its row."""
+    rows = [row.split("|") for row in page.splitlines() if row.startswith("| ")]
+    return {word: row[1].strip() for row in rows for word in re.findall(r"\*\*(.+?)\*\*", row[3])}
+
+
 EMPTY_VERBS = ("do", "handle", "manage", "perform", "process", "take")
 """Verbs without content, by which no method of an interface begins."""
 
@@ -54,7 +63,8 @@ _FORMS = {
     "foretell": "foretell|foretells|foretold|foretelling",
     "want": "want|wants|wanted",
 }
-_PATTERNS = {word: re.compile(rf"\b(?:{_FORMS.get(word, word)})\b", re.IGNORECASE) for word in REPLACED}
+_ALL_REPLACED = glossary_words(GLOSSARY.read_text(encoding="utf-8")) | REPLACED
+_PATTERNS = {word: re.compile(rf"\b(?:{_FORMS.get(word, word)})\b", re.IGNORECASE) for word in _ALL_REPLACED}
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`]*`")
 """Quoted names, such as a field of a schema, whose words are not those of a sentence."""
@@ -123,4 +133,4 @@ def _replaced(path: str, line: int, text: str) -> Iterator[Fault]:
     for word, pattern in _PATTERNS.items():
         for match in pattern.finditer(words):
             around = " ".join(words[max(match.start() - 30, 0) : match.end() + 30].split())
-            yield Fault(path, line, f"{word!r} is replaced by {REPLACED[word]}", around)
+            yield Fault(path, line, f"{word!r} is replaced by {_ALL_REPLACED[word]}", around)

@@ -1,4 +1,4 @@
-"""What prices that find themselves do with a day unlike any other: they stay finite, come back to what the
+"""What prices learned from bids do with a day unlike any other: they stay finite, come back to what the
 demand is worth within a stated time, and each decision says what it was priced by."""
 
 import math

@@ -18,7 +18,7 @@ class MeasuredAllreduce:
 
     Attributes:
         after: number of the step's all-to-all micro-ops submitted before this one.
-        ready_s: time of its submission, after the end of the last of them if that had ended, else 0.
+        ready_s: seconds from the end of the all-to-all before it to its submission; 0 if that had not ended.
         duration_s: its duration when it runs alone.
     """
 
@@ -41,7 +41,7 @@ class StepPlan:
     def __post_init__(self) -> None:
         if any(later < earlier for earlier, later in zip(self.after, self.after[1:], strict=False)):
             raise ValueError(
-                f"plan {list(self.after)}: allreduce micro-ops keep their order, it must not fall"
+                f"plan {list(self.after)}: the values must not decrease, since allreduces keep their order"
             )
 
     @property
@@ -118,7 +118,7 @@ class PlannedOrder(Order):
         self._deferred: deque[int] = deque()
 
     def begin_step(self, plan: StepPlan) -> None:
-        """Use a plan for the step that begins; for the thread that submits, like all methods except `next`.
+        """Use a plan for the step that begins. Only the submitting thread calls the methods but `next`.
 
         Raises:
             DisagreementError: the step before had fewer all-to-alls than its plan, and allreduces still wait.

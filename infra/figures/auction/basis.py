@@ -31,7 +31,7 @@ def describe_basis(basis: PriceBasis, expected_by_hour: tuple[float, ...] | None
             f"from 0 to 24 o'clock UTC it expects {''.join(_BARS[round(height)] for height in heights)}; "
         )
     if basis.guard_micros_per_thousand_samples == 0:
-        return f"{demand}room costs its least, which follows from energy (base and guard level 0)"
+        return f"{demand}prices are at their least, the part set by energy costs (both levels 0)"
     # Three digits also of small amounts: the four decimals of `units` may hide a whole level.
     base = basis.base_micros_per_thousand_samples / MICROS_PER_UNIT
     guard = basis.guard_micros_per_thousand_samples / MICROS_PER_UNIT

@@ -6,14 +6,15 @@ SENTENCES = MappingProxyType(
     {
         "breaks_a_promise/job_never_runs": (
             "zone {zone}: a job that was admitted would never run: it takes {min_workers} workers of "
-            "{gpus_per_worker} GPUs each, and the zone's own servers have room for {room_workers}"
+            "{gpus_per_worker} GPUs each, and the zone's training servers (own, at least as fast as the "
+            "reference) have room for {room_workers}"
         ),
         "breaks_a_promise/server_in_use": (
             "zone {zone}: server {server} has workers, and would have other GPUs or another speed"
         ),
         "larger_than_the_zone": (
-            "{min_workers} workers of {gpus_per_worker} GPUs each, and the zone's own servers have room for "
-            "{room_workers}"
+            "{min_workers} workers of {gpus_per_worker} GPUs each, and the zone's training servers (own, at "
+            "least as fast as the reference) have room for {room_workers}"
         ),
         "preempted": "gives back {servers}",
         "resumed/waited_too_long": "it had waited for too long, and came first",

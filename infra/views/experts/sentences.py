@@ -22,7 +22,7 @@ SENTENCES = MappingProxyType(
             "job {job_id}: the live jobs of the cell hold {held_bytes} of {limit_bytes} bytes, and "
             "{more_bytes} more find no room until some are over"
         ),
-        "unusable_report/not_the_leader": ("node {node} does not speak for run {run_id} of job {job_id}"),
+        "unusable_report/not_the_leader": "node {node} is not the leader of run {run_id} of job {job_id}",
         "unusable_report/other_shape": (
             "job {job_id}: the report is about {layers} layers of {experts} experts, and reports before were "
             "about {known_layers} of {known_experts}"

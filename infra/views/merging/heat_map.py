@@ -23,7 +23,7 @@ _DARK = 0.6
 _CELL_INCHES, _LEAST_SIDE_INCHES, _GAP_INCHES, _BAR_INCHES = 0.42, 4.0, 0.4, 0.2
 _TITLE_INCHES, _NOTE_INCHES = 0.75, 0.45
 _TITLES = {"temporal": "A -> B: B starts from what A leaves", "spatial": "A || B: both in one run"}
-_NOTE = "outside: foretold; square inside, of pairs that were merged: what came, and how many merges (undone)"
+_NOTE = "outside: forecast; square inside, of pairs that were merged: what came, and how many merges (undone)"
 
 
 def draw(transfers: Sequence[Transfer], path: Path, title: str) -> None:

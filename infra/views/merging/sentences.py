@@ -33,7 +33,7 @@ SENTENCES = MappingProxyType(
             "after all {iterations} iterations the accuracy of job {job_id} is {best_accuracy:g} at best, "
             "and its target is {target_accuracy:g}"
         ),
-        "unusable_profile/all_zero": "{field}: is zero throughout",
+        "unusable_profile/all_zero": "all values of {field} are 0",
         "unusable_profile/flat_loss_curve": "losses: the curve that fits them best is flat",
         "unusable_profile/loss_negative": "losses: some are below zero",
         "unusable_profile/loss_not_finite": "losses: some are not finite",
@@ -45,7 +45,7 @@ SENTENCES = MappingProxyType(
         "unusable_profile/losses_scatter": (
             "losses: no fall beyond their scatter, which more profile_iterations may show"
         ),
-        "unusable_profile/missing": "{field}: are missing, and similarity is judged by them",
+        "unusable_profile/missing": "{field} is missing; similarity is computed from it",
         "unusable_profile/other_length": (
             "{field}: has {values} values, those of other jobs have {known_values}"
         ),

@@ -157,9 +157,9 @@ def judged_words(told: MergeJudged) -> Iterator[str]:
     came = "not known, as no job of its kind has ended that ran alone"
     if told.gain is not None:
         came = f"{signed_percent(told.gain)} measured"
-    yield f"gain of its accuracy: {signed_percent(told.foretold_gain)} foretold, {came}"
+    yield f"gain of its accuracy: {signed_percent(told.foretold_gain)} forecast, {came}"
     yield (
-        f"iterations: {told.foretold_iterations} foretold, {told.iterations} taken, {told.iterations_alone} "
+        f"iterations: {told.foretold_iterations} forecast, {told.iterations} taken, {told.iterations_alone} "
         "alone"
     )
 
@@ -187,8 +187,8 @@ def plan_words(plan: PlanDecided) -> Iterator[str]:
 
 def _merge_words(told: MergeForetold) -> str:
     return (
-        f"{told.job_id} is foretold a gain of {signed_percent(told.gain)} in accuracy, and {told.iterations} "
-        f"iterations instead of {told.iterations_alone}"
+        f"{told.job_id} has a forecast gain of {signed_percent(told.gain)} in accuracy, and "
+        f"{told.iterations} iterations instead of {told.iterations_alone}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Constants of prices that find themselves: the intent of each, its unit, and the test that holds it.
+"""Constants of prices learned from bids: the intent of each, its unit, and the test that holds it.
 
 docs/auction/prices.md describes the rules that use them. A *part* is a fraction of what is named. *Held by*
 are tests that fail if the value is about doubled or halved: those of the rules, and the recorded outcomes

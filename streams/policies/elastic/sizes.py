@@ -44,25 +44,27 @@ class ServerSizes:
             )
             for name, gpu in types.items()
         }
-        """GPUs of a server and its number of workers that equal one on the reference, by GPU type."""
+        """By GPU type: GPUs of a server, and the number of its workers that together are as fast as one
+        reference worker."""
         self._nodes = zone.nodes
         self._rooms: dict[int, int] = {}
         """Cache of `_room`."""
 
     @cached_property
     def most_per_worker(self) -> int:
-        """Number of workers that equal one, on the slowest server."""
+        """Number of workers that are as fast as one reference worker, on the slowest server."""
         return max(self.kinds[name][1] for name in {node.gpu_type for node in self._nodes})
 
     @cached_property
     def least_per_loaned_worker(self) -> int:
-        """Number of workers that equal one, on the fastest server besides the training servers."""
+        """Number of workers that are as fast as one reference worker, on the fastest server that is not a
+        training server."""
         loaned = (self.place_of(node) for node in self._nodes)
         return min((factor for pool, _, factor in loaned if pool == "loaned"), default=1)
 
     @property
     def has_one_speed(self) -> bool:
-        """Whether every job may run on every server."""
+        """Whether no server is slower than the reference."""
         return self.most_per_worker == 1
 
     @cached_property
@@ -75,18 +77,19 @@ class ServerSizes:
         }
 
     def place_of(self, node: Node) -> tuple[Pool, int, int]:
-        """Return the pool of a server, its GPUs, and the number of its workers that equal one on the
-        reference GPU (erratum L4).
+        """Return the pool of a server, its GPUs, and the number of its workers that are as fast as one
+        reference worker (erratum L4).
 
-        Training servers are the zone's own servers with the speed of the reference. Its own slower servers
-        are in the pool of loaned servers.
+        Training servers are the zone's own servers that are at least as fast as the reference. Its own
+        slower servers are in the pool of loaned servers.
         """
         gpus, workers_per_worker = self.kinds[node.gpu_type]
         is_own = node.id not in self._loans and workers_per_worker == 1
         return "training" if is_own else "loaned", gpus, workers_per_worker
 
     def fault(self, shape: LeastDemand, without: Collection[str] = ()) -> Facts | None:
-        """Return why a job with a demand would not run alone on the zone's own servers; None if it would.
+        """Return why a job with a demand would not run alone on the zone's training servers; None if it
+        would.
 
         Args:
             without: missing servers.
@@ -107,8 +110,8 @@ class ServerSizes:
         return node in self._own
 
     def needed(self, servers: Iterable[str], shapes: Iterable[LeastDemand]) -> Iterator[str]:
-        """Yield the servers without which a job with one of some demands would never run, in the given order:
-        servers that are not needed count as gone for those after them."""
+        """Yield the servers that some job needs to ever run, in the given order: servers that are not needed
+        count as gone for those after them."""
         most_workers: dict[int, int] = {}
         for shape in shapes:
             most_workers[shape.gpus_per_worker] = max(

@@ -1,8 +1,8 @@
 """The order in which jobs get ranks: users take turns, each with its jobs in the order of their submission.
 
-A job for which others are preempted is the first (`claims`), then jobs that have lost their ranks. A job that
-needs more devices than are idle may be passed by smaller jobs of other users, but only `MOST_PASSED` times:
-then no job begins before it, unless waiting for it would be useless.
+A job for which others are preempted is the first (see claims.py), then jobs that have lost their ranks. A
+job that needs more devices than are idle may be passed by smaller jobs of other users, but only `MOST_PASSED`
+times: then no job begins before it, unless waiting for it would be useless.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ class UserTurns(Stateful):
 
     _given: int
     _turns: dict[str, int]
-    """Number of the last turn, or of the first job, by user with live jobs."""
+    """Number of the last turn of each user with live jobs; a new user gets one on joining."""
 
     def __init__(self) -> None:
         self._given, self._turns = 0, {}
@@ -55,7 +55,7 @@ class UserTurns(Stateful):
         return self._turns[user]
 
     def order(self, job: MoeJob) -> tuple[bool, int]:
-        """Return the sort key of the first jobs of all users."""
+        """Return the sort key of a user's first job."""
         is_first = job.had_s is not None or job.passed >= MOST_PASSED
         return (False, job.arrival) if is_first else (True, self._turns[job.job.user])
 
@@ -71,7 +71,7 @@ class UserTurns(Stateful):
 
 
 class TurnQueue:
-    """Queue of waiting jobs, see `UserTurns.queue`. A step takes time by the number of passed users."""
+    """Queue of waiting jobs, see `UserTurns.queue`. `next` takes time in proportion to the users passed."""
 
     def __init__(
         self, turns: UserTurns, waiting: Iterable[MoeJob], holds_up: Callable[[MoeJob], bool]
@@ -89,7 +89,7 @@ class TurnQueue:
         return [self._jobs[user][0] for user in sorted(self._jobs, key=self._turns.number)]
 
     def put_first(self, head: MoeJob) -> None:
-        """Put a job first, which must be the first of its user: no job begins before it."""
+        """Put the first job of a user before all others: no job begins before it."""
         self._claims = head
         self._sort()
 

@@ -154,7 +154,7 @@ class TuningJob(Gang):
             self.merge.best_accuracy = None
 
     def undo(self) -> None:
-        """Set back all progress of its merge."""
+        """Discard all progress of the job; reports up to this generation no longer count."""
         self.reset()
         self.furthest_samples = 0
         self.undone_generation = self.generation

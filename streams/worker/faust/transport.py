@@ -22,8 +22,8 @@ MOST_RECORDS_AT_ONCE = 500
 _MOST_RECORDS_WAITING = 4_000
 """Most records of a partition that are fetched and not yet read by its agent; more stay with the broker."""
 _TURN_S = 0.005
-"""Interval at which other tasks run between records. With each turn a batch is sent to the broker and read
-again: shorter turns cost up to a fifth more CPU per bid in small requests."""
+"""Interval at which other tasks run between records. Each turn sends a batch to the broker: shorter turns
+cost up to a fifth more CPU per bid."""
 _LOOK_AGAIN_S = 0.02
 """Longest fetch of other partitions while one has enough records: it may soon need more."""
 _APPENDED = 1
@@ -41,7 +41,7 @@ it."""
 
 class _Fetch(ConsumerMessage):
     """Records of one partition from one fetch, as one message to Faust. With a message per record, Faust
-    would take as long as the decision."""
+    would take as long per record as the decision."""
 
     __slots__ = ("records", "seeks")
 
@@ -92,7 +92,8 @@ class ExactConsumer(Consumer):
         self._returned: dict[TP, int] = {}
         """Last offset fetched since the last seek, by partition."""
         self._deep: set[TP] = set()
-        """Partitions with more records than the last fetch could return."""
+        """Partitions whose last fetch returned at least half of `MOST_RECORDS_AT_ONCE`, or whose waiting
+        records are at the limit."""
         self._waiting: Counter[TP] = Counter()
         """Number of records since the last seek that no agent has read, by partition."""
 
@@ -185,7 +186,7 @@ class ExactConsumer(Consumer):
     async def perform_seek(self) -> None:
         """Seek to the group's offsets, and to the beginning of each partition without one.
 
-        Faust leaves the latter where reading stopped.
+        For partitions without an offset, Faust continues where reading stopped.
         """
         async with self._reading:
             for tp in self.assignment():
@@ -206,7 +207,8 @@ class ExactConsumer(Consumer):
             self._sought = True
 
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, Message]]:
-        """Yield the records of one fetch, unless partitions have moved since."""
+        """Yield the records of one fetch, unless partitions have moved since; records of changelogs are
+        always yielded."""
         async for tp, message in super().getmany(timeout):
             if self._is_changelog_tp(tp) or (self._sought and self._seeks_before_batch == self._seeks):
                 yield tp, message

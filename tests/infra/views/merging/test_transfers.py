@@ -1,4 +1,4 @@
-"""Who helps whom, from the log: pairs of tasks, what was foretold of them, and what came."""
+"""Who helps whom, from the log: pairs of tasks, what was forecast of them, and what came."""
 
 import json
 from pathlib import Path
