@@ -114,7 +114,7 @@ class ElasticZone(GangZone[ElasticJob, ResizeReason]):
         super().wake(time_s)
         self._workforce.has_changed |= self._workforce.end_retries()
         if self._leaving:
-            self._vacate()
+            self._evict()
         if time_s < self._next_round_s:
             return
         interval_s = self._policy.interval_s
@@ -200,7 +200,7 @@ class ElasticZone(GangZone[ElasticJob, ResizeReason]):
         """Return whether a node is on loan and not reclaimed."""
         return node in self._loans and node not in self._states.leaving
 
-    def _vacate(self) -> None:
+    def _evict(self) -> None:
         """Clear the servers that are to leave. For servers that are not due, no job is preempted."""
         affected: dict[str, list[str]] = {}
         wanted = self._leaving

@@ -82,7 +82,7 @@ class MergingRuns(Tasks):
         if fitting:
             node = max(fitting, key=lambda node: idle[node])
             if idle[node] < needed:
-                self.vacate(node, {"case": "profile_run", "job_id": job.job_id, "node": node})
+                self.evict(node, {"case": "profile_run", "job_id": job.job_id, "node": node})
 
     # Reports
 
@@ -120,9 +120,9 @@ class MergingRuns(Tasks):
                 self.note(job)
                 self._outcomes.add(self.forecasts.decision(job, "kind_known"))
 
-    def _fail(self, job: TuningJob, report: RunFailed, backs_off: bool) -> None:
+    def _fail_run(self, job: TuningJob, report: RunFailed, backs_off: bool) -> None:
         was_profiling = job.stage == "profiling"
-        super()._fail(job, report, backs_off)
+        super()._fail_run(job, report, backs_off)
         if was_profiling and job.stage == "ready":
             self._outcomes.add(self.forecasts.decision(job, "profile_failed", facts_of_failure(report)))
 
@@ -166,17 +166,17 @@ class MergingRuns(Tasks):
         """Restart a job alone that is done, and whose merge kept it from its target."""
         job.progress(report.samples_done)
         job.never_merges = True
-        self.put_back(job, Why("undone", shortfall), report.node)
+        self.return_to_queue(job, Why("undone", shortfall), report.node)
         self._report_merge(job, "undone")
         job.undo()
         job.merge = None
         generation = generation_of(report.run_id)
         if report.node in job.leaving and job.leaving[report.node].generation == generation:
-            self._cleared(job, report.node)
+            self._note_ended_on(job, report.node)
 
     # Ends
 
-    def _over(self, job: TuningJob) -> None:
+    def _release_ended(self, job: TuningJob) -> None:
         """Keep the results of a job that is over."""
         if job.merge is not None:
             self._report_merge(job, "finished" if job.finished is not None else "ended_early")
