@@ -17,7 +17,7 @@ from bench.goals import missed
 from bench.headline import PUBLISHED, headlines, publish, run_short, stated, write_into_documents
 from bench.headline import table as markdown
 from bench.kept import KeptFigures
-from bench.report import dumps, kept_figures, kept_to_one_run, report, write_artefacts
+from bench.report import dumps, kept_figures, locked_folder, report, write_artefacts
 from bench.suite import SUITES, SuitePart, SuiteRun
 from infra.commands.options import Seed, bounded
 from infra.commands.output import console as standard_output
@@ -110,7 +110,7 @@ def _measure(name: str, only: str | None, conditions: Conditions) -> _Measured:
     bench: SuiteRun[Any, Any, Any] = suite.bench(conditions)
     measurements: list[Measurement] = []
     tables: list[Table] = []
-    with kept_to_one_run(folder):
+    with locked_folder(folder):
         for part in parts:
             progress.print(f"{name}: {part.title}", markup=False)
             began_s = time.monotonic()

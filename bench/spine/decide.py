@@ -20,7 +20,7 @@ from schemas.fleet import NodeSilent
 from schemas.jobs import JobSubmitted
 from schemas.registry import EVENTS_BY_TOPIC
 from schemas.topics import JOBS, LEDGER
-from streams.cell.ledger import read_ledger
+from streams.cell.ledger import ledger_event_of
 from streams.kafka.records import ReadRecord
 from streams.worker.intake import Accepted, Intake, IntakeTopic
 
@@ -216,4 +216,4 @@ def _read(intake: Intake, record: ReadRecord) -> None:
     assert isinstance(accepted, Accepted)
     sent = accepted.record
     stored = ReadRecord(sent.topic, 0, record.offset, None, sent.key, sent.value, sent.headers)
-    assert read_ledger(stored, accepted.event).canonical
+    assert ledger_event_of(stored, accepted.event).canonical

@@ -14,7 +14,7 @@ from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejecte
 from schemas.jobs import JobSubmitted
 from schemas.registry import INTAKE_EVENTS
 from streams.cell.cell import Cell
-from streams.cell.ledger import read_ledger
+from streams.cell.ledger import ledger_event_of
 from tests.integration.deployment import Deployment, Worker, until
 from tests.support.cells import configuration, zone
 from tests.support.histories import recorded
@@ -151,7 +151,7 @@ def check_log(deployment: Deployment, settled: Mapping[str, int], bids: list[Job
 def _undisturbed(deployment: Deployment) -> Iterator[Decision]:
     cells: dict[str, Cell] = {}
     for record in deployment.records("ledger"):
-        event = read_ledger(record)
+        event = ledger_event_of(record)
         name = event.envelope.event.cell
         yield from cells.setdefault(name, Cell(name)).handle(event)
 

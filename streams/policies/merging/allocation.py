@@ -208,7 +208,7 @@ class TaskAllocation:
         donor.merge.is_donor = mode == "temporal"
         for learner in (receiver,) if donor.merge.is_donor else jobs:
             if learner.leaving:
-                learner.undo()  # its run alone may have unreported progress
+                learner.discard_progress()  # its run alone may have unreported progress
         receiver.merge = self._merge_of(
             mode, receiver, donor, known.score, known.receiver_gain, known.receiver_ratio
         )

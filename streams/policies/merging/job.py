@@ -153,8 +153,8 @@ class TuningJob(Gang):
         if self.merge is not None:
             self.merge.best_accuracy = None
 
-    def undo(self) -> None:
-        """Set back all progress of its merge."""
+    def discard_progress(self) -> None:
+        """Discard all progress of the job; reports up to this generation no longer count."""
         self.reset()
         self.furthest_samples = 0
         self.undone_generation = self.generation

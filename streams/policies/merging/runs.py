@@ -148,7 +148,7 @@ class MergingRuns(Tasks):
             # In a spatial merge, the partner may gain: its result is not kept.
             self._report_merge(each, "undone", learns=each is job)
             if each in learners:
-                each.undo()
+                each.discard_progress()
             each.merge = None
         self.has_changed = True
 
@@ -168,7 +168,7 @@ class MergingRuns(Tasks):
         job.never_merges = True
         self.return_to_queue(job, Why("undone", shortfall), report.node)
         self._report_merge(job, "undone")
-        job.undo()
+        job.discard_progress()
         job.merge = None
         generation = generation_of(report.run_id)
         if report.node in job.leaving and job.leaving[report.node].generation == generation:
