@@ -28,7 +28,7 @@ FIRST_LIFE_S = 8.0
 """About how long a worker takes to come back on a busy machine; later lives are measured."""
 LONGEST_LIFE_S = 1.0
 """How long a worker lives at most after its first decision."""
-PROOF_PATIENCE_S = 120.0
+PROOF_TIMEOUT_S = 120.0
 
 
 def market(cell: str) -> CellConfigured:
@@ -105,7 +105,7 @@ def storm(deployment: Deployment, seed: int, bids: int, kills: int) -> None:
         life_s = time.monotonic() - began_s
     flow.finish()
 
-    verdict = deployment.proven(PROOF_PATIENCE_S)
+    verdict = deployment.proven(PROOF_TIMEOUT_S)
 
     assert worker.running, worker.output
     assert verdict.events >= len(story)

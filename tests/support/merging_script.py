@@ -29,7 +29,7 @@ BATCH = 8
 STEPS_PER_EPOCH = 100
 """Of the jobs of `submit`."""
 RATIO = 0.5
-"""Of the iterations that receivers need, they are foretold to save so many."""
+"""Of the iterations that receivers need, they are forecast to save so many."""
 FALLING = tuple(2.0 - 0.1 * number for number in range(12))
 
 

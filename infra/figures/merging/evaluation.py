@@ -66,11 +66,11 @@ class MergingEvaluation:
         yield "preemptions", str(self.preemptions)
         if self.gain.mape_pct is not None and self.gain.sign_pct is not None:
             errors = f"{self.gain.mape_pct:.1f} %, {self.gain.sign_pct:.1f} %"
-            yield "gains foretold: error of the accuracy, right sign", f"{errors} of {self.gain.pairs}"
+            yield "forecast gains: error of the accuracy, right sign", f"{errors} of {self.gain.pairs}"
         for name, part in (("alone", self.iterations_alone), ("merged", self.iterations_merged)):
             if part.mean_ape_pct is not None and part.max_ape_pct is not None:
                 errors = f"mean {part.mean_ape_pct:.1f} %, worst {part.max_ape_pct:.1f} % of {part.jobs}"
-                yield f"iterations foretold of jobs {name}: error", errors
+                yield f"forecast iterations of jobs {name}: error", errors
         if self.fairness is not None:
             fair = self.fairness
             yield (

@@ -85,11 +85,11 @@ class Ranks(RigidGangs[MoeJob, ChangeReason]):
         waited_s = self.time_s - other.since_s
         facts: Facts = {"job_id": other.job_id, "user": other.job.user, "waited_s": waited_s}
         self.return_to_queue(job, Why[ChangeReason]("gave_way", facts))
-        job.had_s, job.passed = None, 0
+        job.past_ranks_s, job.passed = None, 0
         job.arrival = self.arrivals
         self.arrivals += 1
         self.jobs[job.job_id] = self.jobs.pop(job.job_id)
-        self.turns.give(job.job.user)
+        self.turns.give_turn(job.job.user)
 
     def _assigned(self, job: MoeJob) -> Iterator[Outcome]:
         if job.popularity is not None:
@@ -129,7 +129,7 @@ class Ranks(RigidGangs[MoeJob, ChangeReason]):
         return min(max(ends_s - self.time_s, 0.0), _LONGEST_QUIET_S)
 
     def _release_job(self, job: MoeJob) -> None:
-        job.had_s, job.since_s = job.had_ranks_s(self.time_s), self.time_s
+        job.past_ranks_s, job.since_s = job.had_ranks_s(self.time_s), self.time_s
 
     def _release_ended(self, job: MoeJob) -> None:
         super()._release_ended(job)

@@ -5,7 +5,7 @@ from typing import cast
 
 from schemas.facts import NO_FACTS, Fact
 from schemas.fleet import RunFailed, RunFinished, RunReport
-from schemas.merging.outcomes import ForetoldReason
+from schemas.merging.outcomes import ForecastReason
 from schemas.merging.reports import ProfileReported, TaskEvaluated
 from schemas.merging.settings import STAGES_PER_PIPELINE, MergingPolicy
 from streams.policies.gang.gang import generation_of
@@ -57,7 +57,7 @@ class MergingRuns(Tasks):
                 return
             self.profile(job)
             if job.stage == "profiling":
-                self.turns.give(job.job.user)
+                self.turns.give_turn(job.job.user)
 
     def _make_room(self, job: TuningJob) -> None:
         """Vacate a node for the profile run of a job that has waited for an interval, if no other such run is
@@ -104,7 +104,7 @@ class MergingRuns(Tasks):
             self.speeds.observe(self._knowledge.kinds[job.kind], step)
         job.stage = "ready"
         self.end_profile(job)
-        reason: ForetoldReason = "profiled" if fault is None else "unusable_profile"
+        reason: ForecastReason = "profiled" if fault is None else "unusable_profile"
         self._outcomes.add(self.forecasts.decision(job, reason, fault or NO_FACTS))
         self._all_ready(job.kind)
         self.has_changed = True

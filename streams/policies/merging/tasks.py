@@ -18,7 +18,7 @@ from schemas.merging.commands import (
     TaskReleaseReason,
     TransferMode,
 )
-from schemas.merging.outcomes import MergeForetold, TaskChanged, TaskChangeReason
+from schemas.merging.outcomes import MergeForecast, TaskChanged, TaskChangeReason
 from schemas.merging.settings import STAGES_PER_PIPELINE, MergingPolicy
 from streams.cell.nodes import NodeChange
 from streams.policies.gang.gangs import Cause, Gangs, Why
@@ -163,7 +163,7 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         jobs: Sequence[TuningJob],
         gpus: int,
         reason: TaskChangeReason,
-        forecasts: Sequence[MergeForetold] = (),
+        forecasts: Sequence[MergeForecast] = (),
         before: TuningTask | None = None,
     ) -> bool:
         """Begin a task of jobs without GPUs: reserve GPUs, and run it once the jobs' earlier runs are over.
@@ -246,7 +246,7 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         reason: TaskChangeReason,
         facts: Mapping[str, Fact] = NO_FACTS,
         gpus_before: int | None = None,
-        forecasts: Sequence[MergeForetold] = (),
+        forecasts: Sequence[MergeForecast] = (),
     ) -> None:
         """Report the present form of a task, without GPUs if it has ended.
 

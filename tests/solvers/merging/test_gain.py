@@ -1,4 +1,4 @@
-"""Gains foretold from the outcomes of other pairs, and what merges are worth."""
+"""Gains forecast from the outcomes of other pairs, and what merges are worth."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""Which placement a batch has, by what is foretold, what was chosen and what stands."""
+"""Which placement a batch has, by what is forecast, what was chosen and what stands."""
 
 import numpy as np
 import pytest

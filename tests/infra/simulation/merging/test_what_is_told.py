@@ -36,7 +36,7 @@ def test_job_without_target_is_forecast_all_iterations():
 
 
 def test_jobs_wait_briefly_for_merge_estimates():
-    # Else one would be begun alone, and have progress by the time that its merge is foretold.
+    # Else one would be begun alone, and have progress by the time that its merge is forecast.
     cell = merging_cell(modes=("spatial",), interval_s=120.0, prewarm_s=30.0)
     run = simulated(cell, [(1.0, submit("one")), (2.0, submit("two"))], SmallTruth({("a", "a"): 3}))
     first = changes(run)[0]

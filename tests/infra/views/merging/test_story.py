@@ -45,11 +45,11 @@ def test_merge_shows_forecast_result_and_gain() -> None:
     begun = said.index("begins with 1 GPU on n0 x1, from the weights that its donor has left")
     over = said.index("the merge one -> two is over for two: saved 5 min of one GPU")
     assert merged < begun < over
-    foretold = next(line for line in said[merged:begun] if line.startswith("two is foretold a gain of "))
-    assert foretold.endswith(" iterations instead of 600"), "as job zero needed, which ran alone"
+    forecast = next(line for line in said[merged:begun] if line.startswith("forecast for two: a gain of "))
+    assert forecast.endswith(" iterations instead of 600"), "as job zero needed, which ran alone"
     # Two jobs ran alone, so that it is known what the receiver would have reached and taken.
-    assert said[over + 1].endswith(" 0.0% foretold, 0.0% measured")
-    assert said[over + 2].endswith(" foretold, 300 taken, 600 alone")
+    assert said[over + 1].endswith(" 0.0% forecast, 0.0% measured")
+    assert said[over + 2].endswith(" forecast, 300 taken, 600 alone")
 
 
 def test_donor_shows_receiver_and_gain() -> None:
@@ -72,7 +72,7 @@ def test_undone_merge_is_shown_to_both_with_reason() -> None:
     said = told(run, "two")
     judged = said.index("the merge one -> two was no gain for two: saved 0 s of one GPU")
     assert said.index(undone) < judged
-    assert said[judged + 2].endswith(" foretold, 0 taken, 600 alone")
+    assert said[judged + 2].endswith(" forecast, 0 taken, 600 alone")
     assert undone in told(run, "one")
     assert f"one, two: {undone}" in heard(run)
     assert any(line.startswith("completed on n0") for line in said[judged:])
