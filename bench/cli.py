@@ -14,7 +14,7 @@ from rich.table import Table as ConsoleTable
 
 from bench.figures import Conditions, Measurement, Table
 from bench.goals import missed
-from bench.headline import PUBLISHED, headlines, publish, run_short, stated, write_into_documents
+from bench.headline import PUBLISHED, headlines, publish, run_short, table_rows, write_into_documents
 from bench.headline import table as markdown
 from bench.kept import KeptFigures
 from bench.report import dumps, kept_figures, locked_folder, report, write_artefacts
@@ -137,13 +137,13 @@ def _headline(out: Path | None, seed: int, check: bool, only: str | None) -> Non
         _measure(name, part, Conditions(True, seed, folders[name][1], 1, _progress()))
 
     if only is None:
-        run_short(stated(figures, folders), measure)
-    lines = stated(figures, folders)
-    typer.echo(text := markdown(lines))
+        run_short(table_rows(figures, folders), measure)
+    rows = table_rows(figures, folders)
+    typer.echo(text := markdown(rows))
     if not check:
         write_into_documents(text)
-        publish(lines)
-    elif any(line.state != "current" for line in lines):
+        publish(rows)
+    elif any(row.state != "current" for row in rows):
         raise typer.Exit(1)
 
 
