@@ -14,10 +14,10 @@ from rich.table import Table as ConsoleTable
 
 from bench.figures import Conditions, Measurement, Table
 from bench.goals import missed
-from bench.headline import PUBLISHED, headlines, publish, run_short, stated, write_into_documents
+from bench.headline import PUBLISHED, headlines, publish, run_short, table_rows, write_into_documents
 from bench.headline import table as markdown
 from bench.kept import KeptFigures
-from bench.report import dumps, kept_figures, kept_to_one_run, report, write_artefacts
+from bench.report import dumps, kept_figures, locked_folder, report, write_artefacts
 from bench.suite import SUITES, SuitePart, SuiteRun
 from infra.commands.options import Seed, bounded
 from infra.commands.output import console as standard_output
@@ -113,7 +113,7 @@ def _measure(name: str, only: str | None, conditions: Conditions) -> _Measured:
     bench: SuiteRun[Any, Any, Any] = suite.bench(conditions)
     measurements: list[Measurement] = []
     tables: list[Table] = []
-    with kept_to_one_run(folder):
+    with locked_folder(folder):
         for part in parts:
             progress.print(f"{name}: {part.title}", markup=False)
             began_s = time.monotonic()
@@ -140,13 +140,13 @@ def _headline(out: Path | None, seed: int, check: bool, only: str | None) -> Non
         _measure(name, part, Conditions(True, seed, folders[name][1], 1, _progress()))
 
     if only is None:
-        run_short(stated(figures, folders), measure)
-    lines = stated(figures, folders)
-    typer.echo(text := markdown(lines))
+        run_short(table_rows(figures, folders), measure)
+    rows = table_rows(figures, folders)
+    typer.echo(text := markdown(rows))
     if not check:
         write_into_documents(text)
-        publish(lines)
-    elif any(line.state != "current" for line in lines):
+        publish(rows)
+    elif any(row.state != "current" for row in rows):
         raise typer.Exit(1)
 
 

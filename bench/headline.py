@@ -26,8 +26,7 @@ class Headline:
 
     bench: str
     name: str
-    says: str
-    """Description of the figure."""
+    description: str
     short: bool = False
     """Whether its part may be measured again in the quick form."""
 
@@ -38,8 +37,8 @@ class Headline:
 
 
 @dataclass(frozen=True)
-class Stated:
-    """A line of the table."""
+class TableRow:
+    """A row of the table."""
 
     headline: Headline
     figure: KeptFigure | None
@@ -58,7 +57,7 @@ def headlines() -> list[Headline]:
     return [Headline(**fields) for fields in yaml.safe_load(_LIST.read_text())["figures"]]
 
 
-def stated(figures: Sequence[Headline], folders: Mapping[str, Sequence[Path]]) -> list[Stated]:
+def table_rows(figures: Sequence[Headline], folders: Mapping[str, Sequence[Path]]) -> list[TableRow]:
     """Return the best kept value of each figure: a current one before a stale one, then by folder.
 
     Args:
@@ -68,37 +67,37 @@ def stated(figures: Sequence[Headline], folders: Mapping[str, Sequence[Path]]) -
     return [_best(headline, kept[headline.bench]) for headline in figures]
 
 
-def _best(headline: Headline, kept: Sequence[KeptFigures]) -> Stated:
+def _best(headline: Headline, kept: Sequence[KeptFigures]) -> TableRow:
     found = [figure for figures in kept if (figure := figures.find(headline.name)) is not None]
     current = [figure for figure in found if figure.is_current(headline.bench)]
     best = next(iter([*current, *found]), None)
-    return Stated(headline, best, is_current=bool(current))
+    return TableRow(headline, best, is_current=bool(current))
 
 
-def run_short(lines: Sequence[Stated], measure: Callable[[str, str], None]) -> None:
+def run_short(rows: Sequence[TableRow], measure: Callable[[str, str], None]) -> None:
     """Measure the short parts with a figure that is not current; `measure` has a benchmark and a part as
     arguments."""
-    due = [line.headline for line in lines if line.headline.short and line.state != "current"]
+    due = [row.headline for row in rows if row.headline.short and row.state != "current"]
     for bench, part in dict.fromkeys((headline.bench, headline.part) for headline in due):
         measure(bench, part)
 
 
-def table(lines: Sequence[Stated]) -> str:
-    """Return the table in Markdown, with a line that names the missing figures."""
-    rows = ["| figure | value | form | commit | machine | state |", "|---|---|---|---|---|---|"]
+def table(rows: Sequence[TableRow]) -> str:
+    """Return the table in Markdown, with a row that names the missing figures."""
+    text = ["| figure | value | form | commit | machine | state |", "|---|---|---|---|---|---|"]
     missing = []
-    for line in lines:
-        name = f"`{line.headline.name}`"
-        if line.figure is None or line.figure.value is None:
-            missing.append(f"{name} ({line.headline.bench})")
+    for row in rows:
+        name = f"`{row.headline.name}`"
+        if row.figure is None or row.figure.value is None:
+            missing.append(f"{name} ({row.headline.bench})")
         else:
-            rows.append(f"| {name}: {line.headline.says} | {' | '.join(_cells(line, line.figure))} |")
+            text.append(f"| {name}: {row.headline.description} | {' | '.join(_cells(row, row.figure))} |")
     if missing:
-        rows += ["", f"Missing: {', '.join(missing)}."]
-    return "\n".join(rows)
+        text += ["", f"Missing: {', '.join(missing)}."]
+    return "\n".join(text)
 
 
-def _cells(line: Stated, figure: KeptFigure) -> Iterator[str]:
+def _cells(row: TableRow, figure: KeptFigure) -> Iterator[str]:
     assert figure.value is not None
     unit = "" if figure.unit == "1" else f" {figure.unit}"
     yield f"{figure.value:.3g}{unit}" if figure.value < 1_000 else f"{figure.value:,.0f}{unit}"
@@ -106,21 +105,21 @@ def _cells(line: Stated, figure: KeptFigure) -> Iterator[str]:
     commit, _, changes = figure.commit.partition("+")
     yield f"`{commit[:_COMMIT_LETTERS]}`" + (f" + {changes}" if changes else "")
     yield figure.machine
-    yield line.state if line.is_current else f"**{line.state}**"
+    yield row.state if row.is_current else f"**{row.state}**"
 
 
-def publish(lines: Sequence[Stated], root: Path = PUBLISHED) -> None:
+def publish(rows: Sequence[TableRow], root: Path = PUBLISHED) -> None:
     """Keep the figures of the table with the documents.
 
     Raises:
         CommandError: a file operation fails.
     """
-    for line in lines:
-        if line.figure is not None:
-            folder = root / line.headline.bench
+    for row in rows:
+        if row.figure is not None:
+            folder = root / row.headline.bench
             with disk_faults(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-            KeptFigures(folder).keep([line.figure])
+            KeptFigures(folder).keep([row.figure])
 
 
 def write_into_documents(text: str, root: Path = ROOT) -> None:

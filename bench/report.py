@@ -107,7 +107,7 @@ _LOCK_FILE = "lock"
 
 
 @contextmanager
-def kept_to_one_run(folder: Path) -> Iterator[None]:
+def locked_folder(folder: Path) -> Iterator[None]:
     """Create the folder and lock it against other benchmarks: two at once disturb each other's times.
 
     Raises:
@@ -129,14 +129,14 @@ def kept_to_one_run(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def write_artefacts(folder: Path, report: dict[str, Any], tables: Sequence[Table]) -> None:
+def write_artefacts(folder: Path, document: dict[str, Any], tables: Sequence[Table]) -> None:
     """Write `<bench>.json` and `<table>.csv` into a folder that exists.
 
     Raises:
         CommandError: a file cannot be written.
     """
     with disk_faults(folder):
-        (folder / f"{report['bench']}.json").write_text(dumps(report) + "\n")
+        (folder / f"{document['bench']}.json").write_text(dumps(document) + "\n")
         for table in tables:
             with (folder / f"{table.name}.csv").open("w", newline="") as file:
                 writer = csv.DictWriter(file, table.columns)

@@ -75,12 +75,12 @@ class Runs(Generic[TrialT, OutcomeT]):
         """
         self._folder = folder / "runs"
         self._experiment = experiment
-        self._given = sources
+        self._given_sources = sources
         self._found: dict[TrialT, OutcomeT] = {}
 
     @cached_property
     def _sources(self) -> str:
-        return digest_of(self._experiment.sources) if self._given is None else self._given
+        return digest_of(self._experiment.sources) if self._given_sources is None else self._given_sources
 
     def find(self, trial: TrialT) -> OutcomeT | None:
         """Return the outcome of a trial; None if it was not run. An outcome of a run alone also serves a
@@ -153,9 +153,9 @@ class Runs(Generic[TrialT, OutcomeT]):
         requested = list(trials)
         done, due = 0, len({json.dumps(trial.identity()) for trial in self.missing(requested)})
         for is_alone in (True, False):
-            some = self.missing(trial for trial in requested if trial.alone or not is_alone)
+            pending = self.missing(trial for trial in requested if trial.alone or not is_alone)
             made_alone = is_alone or (jobs == 1 and not self._experiment.own_process)
-            for trial, outcome, took_s in self._made(some, 1 if is_alone else jobs, is_alone):
+            for trial, outcome, took_s in self._made(pending, 1 if is_alone else jobs, is_alone):
                 self.keep(trial, outcome, made_alone)
                 done += 1
                 console.print(f"{done} of {due}, {took_s:.1f} s: {trial}", markup=False)

@@ -191,7 +191,7 @@ class _Transfers:
     def _train(self, job: TrainingJob, trainer: Trainer, done: int) -> None:
         """Train for one interval."""
         for number in range(done, done + self._extent.interval):
-            records = job.loader.stream.take(number * job.batch_size, job.batch_size)
+            records = job.loader.stream.indices(number * job.batch_size, job.batch_size)
             batch = [Sample(place, 0, job.loader.training[record]) for place, record in enumerate(records)]
             trainer.step(batch, number, 1, (), lambda _: None)
 
@@ -213,7 +213,7 @@ class _Transfers:
     def _scored(self, name: str) -> list[TokenSequence]:
         """Return a task's records for scores, as in a profile run."""
         loader = self._jobs[name].loader
-        return [loader.training[i] for i in loader.stream.take(0, self._extent.scored_records)]
+        return [loader.training[i] for i in loader.stream.indices(0, self._extent.scored_records)]
 
     def _by_embeddings(self, pairs: Sequence[Pair]) -> dict[str, PairScores]:
         records = {name: self._scored(name) for name in self._jobs}

@@ -20,7 +20,7 @@ from schemas.fleet import NodeSilent
 from schemas.jobs import JobSubmitted
 from schemas.registry import EVENTS_BY_TOPIC
 from schemas.topics import JOBS, LEDGER
-from streams.cell.ledger import read_ledger
+from streams.cell.ledger import ledger_event_of
 from streams.kafka.records import ReadRecord
 from streams.worker.intake import Accepted, Intake, IntakeTopic
 
@@ -61,10 +61,10 @@ def measure_decide(quick: bool, seed: int) -> Result:
     calibration = Calibration()
     numbers = count()
     for _ in range(ROUNDS):
-        for name, (fed, rng) in cells.items():
+        for name, (filled_cell, rng) in cells.items():
             calibration.sample(_SAMPLES)
             for _ in range(decisions // ROUNDS):
-                _time_one(fed, bid(rng, f"timed{next(numbers)}", now_s=0.0), times[name])
+                _time_one(filled_cell, bid(rng, f"timed{next(numbers)}", now_s=0.0), times[name])
     return Result(
         _measurements(cells, times, calibration, sizes),
         (
@@ -122,10 +122,10 @@ def _measurements(
     )
 
 
-def _time_one(fed: FilledCell, event: JobSubmitted, times: _Times) -> None:
-    entry = fed.envelope(event)
+def _time_one(filled_cell: FilledCell, event: JobSubmitted, times: _Times) -> None:
+    entry = filled_cell.envelope(event)
     wall_s, cpu_s = time.perf_counter(), time.thread_time()
-    fed.cell.handle(entry)
+    filled_cell.cell.handle(entry)
     times.cpu_s.append(time.thread_time() - cpu_s)
     times.wall_s.append(time.perf_counter() - wall_s)
 
@@ -152,14 +152,17 @@ def measure_setbacks(quick: bool, seed: int) -> Result:
     return Result(
         tuple(
             measurement
-            for name, took, of in (
+            for name, event_time, setting in (
                 ("node_loss", loss, note),
                 ("clock_gap", gap, f"{_PAUSE_SLOTS} slots later, {note}"),
             )
             for measurement in (
-                Measurement(f"{name}_ms", 1_000 * took.wall_s, of, jobs),
+                Measurement(f"{name}_ms", 1_000 * event_time.wall_s, setting, jobs),
                 Measurement(
-                    f"{name}_units", took.cpu_s / calibration.cpu_s, f"{calibration.note()}; {of}", jobs
+                    f"{name}_units",
+                    event_time.cpu_s / calibration.cpu_s,
+                    f"{calibration.note()}; {setting}",
+                    jobs,
                 ),
             )
         )
@@ -216,4 +219,4 @@ def _read(intake: Intake, record: ReadRecord) -> None:
     assert isinstance(accepted, Accepted)
     sent = accepted.record
     stored = ReadRecord(sent.topic, 0, record.offset, None, sent.key, sent.value, sent.headers)
-    assert read_ledger(stored, accepted.event).canonical
+    assert ledger_event_of(stored, accepted.event).canonical

@@ -30,7 +30,7 @@ _DELIVERY_TIMEOUT_S = 300.0
 _KEY = b"bench"
 _ID = "id"
 _PER_S = 100
-_PATIENCE_S = 30.0
+_TIMEOUT_S = 30.0
 _SERVERS, _FOLDER, _ANSWER_BYTES = (f"MILLRACE_BENCH_FAUST_{name}" for name in ("SERVERS", "FOLDER", "BYTES"))
 
 
@@ -61,9 +61,9 @@ def paced_latencies_ms(
         if found := poll(0.05):
             arrived.update(found)
             last_s = time.monotonic()
-        elif time.monotonic() - last_s > _PATIENCE_S:
+        elif time.monotonic() - last_s > _TIMEOUT_S:
             missing = len(sent.keys() - arrived.keys())
-            raise TimeoutError(f"{missing} of {events} answers did not arrive within {_PATIENCE_S:g} s")
+            raise TimeoutError(f"{missing} of {events} answers did not arrive within {_TIMEOUT_S:g} s")
     return [(arrived[id] - at_s) * 1_000 for id, at_s in sent.items()]
 
 

@@ -30,14 +30,14 @@ def measure_flood(quick: bool, seed: int) -> Result:
     calibration = calibrated()
     cell = configuration(NODES)
     elsewhere = _renamed(cell)
-    with pipeline(cell, elsewhere, partitions=_PARTITIONS) as line, line.worker():
-        decisions = line.open(cells=2)
+    with pipeline(cell, elsewhere, partitions=_PARTITIONS) as broker_pipeline, broker_pipeline.worker():
+        decisions = broker_pipeline.open(cells=2)
         began_s = time.monotonic()
         for number in range(bids):
-            line.produce(_by(bid(rng, f"flood{number}", now_s=0.0), "flooder"))
-        line.producer.flush(60)
+            broker_pipeline.produce(_of_user(bid(rng, f"flood{number}", now_s=0.0), "flooder"))
+        broker_pipeline.producer.flush(60)
         sent_s = time.monotonic() - began_s
-        here, there = _waited(line, decisions, rng, elsewhere.cell, honest)
+        same_cell, other_partition = _waited(broker_pipeline, decisions, rng, elsewhere.cell, honest)
         decisions.read(bids - decisions.seen, timeout_s=60)
         flooded_s = time.monotonic() - began_s
         decisions.close()
@@ -54,13 +54,13 @@ def measure_flood(quick: bool, seed: int) -> Result:
             "other_partition_s": b.delay_s,
             "other_partition_bids": b.others,
         }
-        for number, (a, b) in enumerate(zip(here, there, strict=True))
+        for number, (a, b) in enumerate(zip(same_cell, other_partition, strict=True))
     ]
     own = f"of the flood itself: {setting}"
     return Result(
         (
-            *_of_delays("", there, f"in another partition: {setting}", bids),
-            *_of_delays("_same_partition", here, f"in the same cell: {setting}", bids),
+            *_of_delays("", other_partition, f"in another partition: {setting}", bids),
+            *_of_delays("_same_partition", same_cell, f"in the same cell: {setting}", bids),
             Measurement("flood_bids_per_s", bids / flooded_s, own, bids),
             Measurement(
                 "flood_bids_per_unit",
@@ -88,7 +88,7 @@ def _of_delays(suffix: str, waits: Sequence[_Wait], note: str, bids: int) -> Ite
 
 
 def _waited(
-    line: BrokerPipeline, decisions: Decisions, rng: random.Random, elsewhere: str, honest: int
+    broker_pipeline: BrokerPipeline, decisions: Decisions, rng: random.Random, elsewhere: str, honest: int
 ) -> tuple[list[_Wait], list[_Wait]]:
     """Return the waits of honest bids from sending to decision: in the cell, and in the other one."""
     sent: dict[str, tuple[str, float, int]] = {}
@@ -99,21 +99,21 @@ def _waited(
         if number < honest and time.monotonic() - began_s >= number * _EVERY_S:
             for name in (CELL, elsewhere):
                 one = bid(rng, f"honest-{name}-{number}", now_s=0.0).model_copy(update={"cell": name})
-                id = line.produce(_by(one, f"honest{number}"))
+                id = broker_pipeline.produce(_of_user(one, f"honest{number}"))
                 sent[id] = (name, time.monotonic(), decisions.seen)
             number += 1
         for cause, (_, at_s) in decisions.poll(0.02).items():
             if cause in sent:
                 _, sent_s, seen = sent[cause]
                 waited[cause] = _Wait(at_s - sent_s, decisions.seen - seen - 1)
-    here, there = (
+    same_cell, other_partition = (
         [waited[cause] for cause, (name, _, _) in sent.items() if name == wanted]
         for wanted in (CELL, elsewhere)
     )
-    return here, there
+    return same_cell, other_partition
 
 
-def _by(bid: JobSubmitted, user: str) -> JobSubmitted:
+def _of_user(bid: JobSubmitted, user: str) -> JobSubmitted:
     return bid.model_copy(update={"user": user})
 
 

@@ -23,7 +23,7 @@ from executors.gang.models import (
     named_as_in_job,
     put_adapter,
 )
-from executors.gang.rank import GangRank, live
+from executors.gang.rank import GangRank, run_rank_process
 from executors.gang.replicated import ReplicatedTraining
 from executors.lora.adapted_pass import precision
 from executors.lora.adapter import adamw
@@ -39,7 +39,7 @@ from schemas.lora import LoraHyperparameters
 
 
 def run_rank(order_json: str, connection: "Connection[bytes, bytes]") -> None:
-    live(ElasticOrder, DataParallelTraining, order_json, connection)
+    run_rank_process(ElasticOrder, DataParallelTraining, order_json, connection)
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ class Work(ABC, Generic[Order]):
         connection."""
 
 
-def live(
+def run_rank_process(
     order_type: type[Order],
     work_type: Callable[[GangRank[Order]], Work[Order]],
     order_json: str,

@@ -55,7 +55,7 @@ def transfers(
     found = {name: pairs for name, each in by_cell.items() if (pairs := each.found())}
     if not found:
         where = "" if cell is None else f" of cell {cell}"
-        raise CommandError(f"the log has no pair of tasks of zone {zone}{where}: nothing was forecast yet")
+        raise CommandError(f"the log has no pair of tasks of zone {zone}{where}: there is no forecast yet")
     if len(found) > 1:
         raise CommandError(f"zone {zone} is in cells {', '.join(sorted(found))}: choose with --cell")
     ((name, pairs),) = found.items()
@@ -104,12 +104,12 @@ def _draw(pairs: list[Transfer], out: Path, title: str) -> None:
 
 def _table(pairs: list[Transfer], rows: int) -> Table:
     """Return a table of pairs: those with the most merges first, then those of the highest forecast gain."""
-    ordered = sorted(pairs, key=lambda each: (-each.merges, -(each.foretold or 0.0)))
+    ordered = sorted(pairs, key=lambda each: (-each.merges, -(each.forecast or 0.0)))
     table = Table("mode", "donor", "receiver", "forecast", "came", "merges", "undone", "saved, of one GPU")
     for each in ordered[:rows]:
         merged = (str(each.merges), str(each.undone), f"{each.saved_s:,.0f} s") if each.merges else ("–",) * 3
         names = plain(each.donor), plain(each.receiver)
-        table.add_row(each.mode, *names, _percent(each.foretold), _percent(each.gain), *merged)
+        table.add_row(each.mode, *names, _percent(each.forecast), _percent(each.gain), *merged)
     return table
 
 

@@ -121,36 +121,36 @@ def generate(count: int, span_s: float, seed: int) -> list[Arrival]:
 
 def cox_times(
     count: int,
-    draws: random.Random,
+    rng: random.Random,
     log_rate_variance: float = LOG_RATE_VARIANCE,
     block_mean_gaps: float = BLOCK_MEAN_GAPS,
 ) -> list[float]:
     """Return times of arrival, in mean gaps, of the process that `generate` describes."""
     innovation = math.sqrt(log_rate_variance * (1 - RATE_MEMORY**2))
-    log_rate = draws.gauss(0, math.sqrt(log_rate_variance))
+    log_rate = rng.gauss(0, math.sqrt(log_rate_variance))
     times: list[float] = []
     block = 0
     while len(times) < count:
         # Subtracting half the variance makes the mean rate one arrival per unit of time.
         rate = math.exp(log_rate - log_rate_variance / 2)
-        time = block * block_mean_gaps + draws.expovariate(rate)
+        time = block * block_mean_gaps + rng.expovariate(rate)
         while time < (block + 1) * block_mean_gaps and len(times) < count:
             times.append(time)
-            time += draws.expovariate(rate)
-        log_rate = RATE_MEMORY * log_rate + draws.gauss(0, innovation)
+            time += rng.expovariate(rate)
+        log_rate = RATE_MEMORY * log_rate + rng.gauss(0, innovation)
         block += 1
     return times
 
 
-def tenants(count: int, draws: random.Random) -> list[str]:
+def tenants(count: int, rng: random.Random) -> list[str]:
     """Return the user of each job, with the shares of Philly's virtual clusters and in runs as long."""
     names = [f"tenant-{index + 1}" for index in range(len(TENANT_SHARES))]
     users: list[str] = []
     for _ in range(count):
-        if users and draws.random() < TENANT_MEMORY:
+        if users and rng.random() < TENANT_MEMORY:
             users.append(users[-1])
         else:
-            users += draws.choices(names, TENANT_SHARES)
+            users += rng.choices(names, TENANT_SHARES)
     return users
 
 

@@ -54,7 +54,7 @@ VENDOR_FIXED_DELAY_SLOTS = (0.0, 1.0)
 VENDOR_DELAY_PER_THOUSAND_SLOTS = (0.0, 0.5)
 """Bounds of uniform delays; the dearest vendor gets the shortest ones."""
 
-MOST_WORK_TO_HORIZON = 0.5
+MOST_WORK_PART_OF_HORIZON = 0.5
 """Largest part of the horizon that a job may take on the slowest GPU type; longer jobs are shortened."""
 
 
@@ -65,7 +65,7 @@ class BidDemands:
     median_work_slots: float = 3.0
     """Duration of the job of median GPU time on the slowest GPU type; the others are in proportion."""
     longest_work_slots: float = math.inf
-    """Longest duration: longer jobs are cut to it, as they are to `MOST_WORK_TO_HORIZON`."""
+    """Longest duration: longer jobs are cut to it, as they are to `MOST_WORK_PART_OF_HORIZON`."""
     slack: tuple[float, float] = SLACK
     learning_rates: tuple[float, float] = LEARNING_RATES
     target_modules: tuple[str, ...] = ("q_proj", "v_proj")
@@ -92,13 +92,13 @@ class BidDraw:
             WorkloadError: the zone has no throughput table to size the work by.
         """
         shapes = _shapes(self.zone)
-        draws = random.Random(f"{self.seed}/bids/{self.zone.id}")
+        rng = random.Random(f"{self.seed}/bids/{self.zone.id}")
         median_gpu_s = median(arrival.gpu_s for arrival in arrivals) or 1.0
         bids = []
         for index, arrival in enumerate(arrivals):
             work_slots = self.demands.median_work_slots * arrival.gpu_s / median_gpu_s
             time_s = start_s + arrival.offset_s
-            workload, terms = self._task(draws, draws.choice(shapes), work_slots, time_s)
+            workload, terms = self._task(rng, rng.choice(shapes), work_slots, time_s)
             bid = JobSubmitted(
                 cell=self.cell.cell,
                 job_id=f"{id_prefix}-{index:04d}",
@@ -111,19 +111,19 @@ class BidDraw:
         return bids
 
     def _task(
-        self, draws: random.Random, row: ThroughputRow, work_slots: float, time_s: float
+        self, rng: random.Random, row: ThroughputRow, work_slots: float, time_s: float
     ) -> tuple[LoraWorkload, BidTerms]:
         slot_s = self.cell.slot_s
-        most_slots = min(self.demands.longest_work_slots, MOST_WORK_TO_HORIZON * self.zone.horizon_slots)
+        most_slots = min(self.demands.longest_work_slots, MOST_WORK_PART_OF_HORIZON * self.zone.horizon_slots)
         samples = min(work_slots, most_slots) * slot_s * row.samples_per_s
         work_samples = max(round(samples / row.batch_size), 1) * row.batch_size
         work_s = work_samples / row.samples_per_s
-        dataset = self._dataset(draws)
-        prepared = bool(self.quotes) and draws.random() < PREPROCESSING_SHARE
-        vendor_micros, delay_s = self._vendor(dataset) if prepared else (0.0, 0.0)
+        dataset = self._dataset(rng)
+        needs_vendor = bool(self.quotes) and rng.random() < PREPROCESSING_SHARE
+        vendor_micros, delay_s = self._vendor(dataset) if needs_vendor else (0.0, 0.0)
         # A plan starts with the next slot, and a vendor's delay counts in whole ones.
         earliest_s = time_s + 2 * slot_s + delay_s
-        deadline_s = earliest_s + work_s * draws.uniform(*self.demands.slack)
+        deadline_s = earliest_s + work_s * rng.uniform(*self.demands.slack)
         check_time(deadline_s)
         workload = LoraWorkload(
             work_samples=work_samples,
@@ -132,24 +132,24 @@ class BidDraw:
                 rank=row.rank,
                 alpha=2.0 * row.rank,
                 target_modules=self.demands.target_modules,
-                learning_rate=math.exp(draws.uniform(*map(math.log, self.demands.learning_rates))),
+                learning_rate=math.exp(rng.uniform(*map(math.log, self.demands.learning_rates))),
                 batch_size=row.batch_size,
                 sequence_length=row.sequence_length,
-                seed=draws.randrange(2**31),
+                seed=rng.randrange(2**31),
             ),
-            needs_preprocessing=prepared,
+            needs_preprocessing=needs_vendor,
         )
-        markup = MEDIAN_MARKUP * math.exp(draws.gauss(0, LOG_MARKUP_DEVIATION))
+        markup = MEDIAN_MARKUP * math.exp(rng.gauss(0, LOG_MARKUP_DEVIATION))
         bid_micros = self._within_bounds(
             row, work_s, (self._cost_micros(row, work_s) + vendor_micros) * markup
         )
         return workload, BidTerms(bid_micros=bid_micros, deadline_s=deadline_s)
 
-    def _dataset(self, draws: random.Random) -> Dataset:
+    def _dataset(self, rng: random.Random) -> Dataset:
         if self.demands.datasets:
-            return draws.choice(self.demands.datasets)
-        samples = round(MEDIAN_DATASET_SAMPLES * math.exp(draws.gauss(0, LOG_DATASET_DEVIATION)))
-        return Dataset(path=f"drawn/{draws.randrange(10**6):06d}.jsonl", samples=max(samples, 1))
+            return rng.choice(self.demands.datasets)
+        samples = round(MEDIAN_DATASET_SAMPLES * math.exp(rng.gauss(0, LOG_DATASET_DEVIATION)))
+        return Dataset(path=f"drawn/{rng.randrange(10**6):06d}.jsonl", samples=max(samples, 1))
 
     def _vendor(self, dataset: Dataset) -> tuple[float, float]:
         """Return the mean price (micros) and the mean delay (s) of the vendors for a dataset."""
@@ -172,7 +172,7 @@ class BidDraw:
 
     def _within_bounds(self, row: ThroughputRow, work_s: float, bid_micros: float) -> int:
         """Cut a bid to the declared bounds on value per resource, which the prices' guarantees need."""
-        gpu, policy = self._gpu(row), _auction(self.zone)
+        gpu, policy = self._gpu(row), _auction_policy(self.zone)
         if not policy.is_declared:
             return int(bid_micros)
         work_slots = work_s / self.cell.slot_s
@@ -186,7 +186,7 @@ class BidDraw:
 
 def _unit_micros(cell: CellConfigured) -> float:
     zone = cell.zones[0]
-    declared = _auction(zone).money_unit_micros
+    declared = _auction_policy(zone).money_unit_micros
     if declared is not None:
         return declared
     micros_per_kwh = fmean(fmean(tariff.micros_per_kwh) for tariff in cell.tariffs)
@@ -195,11 +195,11 @@ def _unit_micros(cell: CellConfigured) -> float:
 
 def draw_quotes(cell: CellConfigured, seed: int) -> list[VendorQuoted]:
     """Draw a standing quote of each of a cell's vendors; a dearer vendor is faster."""
-    draws = random.Random(f"{seed}/vendors")
+    rng = random.Random(f"{seed}/vendors")
     unit_micros = _unit_micros(cell)
 
     def drawn(bounds: tuple[float, float], scale: float) -> list[float]:
-        return sorted(draws.uniform(*bounds) * scale for _ in cell.vendors)
+        return sorted(rng.uniform(*bounds) * scale for _ in cell.vendors)
 
     prices = zip(
         drawn(VENDOR_FIXED_PRICE_UNITS, unit_micros),
@@ -221,7 +221,7 @@ def draw_quotes(cell: CellConfigured, seed: int) -> list[VendorQuoted]:
     ]
 
 
-def _auction(zone: Zone) -> AuctionPolicy:
+def _auction_policy(zone: Zone) -> AuctionPolicy:
     """Return a zone's auction policy, which states its money unit and its bounds on bids."""
     if not isinstance(zone.policy, AuctionPolicy):
         raise WorkloadError(
@@ -271,9 +271,9 @@ def draw_workload(
         WorkloadError: a zone that gets bids has no throughput table.
     """
     quotes = draw_quotes(cell, seed)
-    choice = random.Random(f"{seed}/zones")
+    rng = random.Random(f"{seed}/zones")
     nodes = [len(zone.nodes) for zone in cell.zones]
-    zones = choice.choices(range(len(cell.zones)), nodes, k=len(arrivals))
+    zones = rng.choices(range(len(cell.zones)), nodes, k=len(arrivals))
     bids: list[TimedEvent[JobSubmitted]] = []
     for index, zone in enumerate(cell.zones):
         share = [arrival for arrival, chosen in zip(arrivals, zones, strict=True) if chosen == index]

@@ -57,30 +57,28 @@ def draw(drawing: Drawing) -> list[TimedEvent[Event]]:
     span_s = DEFAULT_SPAN_S if drawing.span_s is None else drawing.span_s
     arrivals = arrivals_of(drawing.trace, jobs, span_s, drawing.seed)
     check_time(drawing.cell.epoch_s + arrivals[-1].offset_s)
-    draws = random.Random(f"{drawing.seed}/experts")
+    rng = random.Random(f"{drawing.seed}/experts")
     weights = [_devices(zone) for zone in drawing.zones]
     drawn: list[TimedEvent[Event]] = []
     for number, arrival in enumerate(arrivals):
-        (zone,) = draws.choices(drawing.zones, weights)
-        ranks = _ranks(_devices(zone), draws)
+        (zone,) = rng.choices(drawing.zones, weights)
+        ranks = _ranks(_devices(zone), rng)
         duration_s = min(max(arrival.gpu_s / ranks, LEAST_S), MOST_S)
         submission = JobSubmitted(
             cell=drawing.cell.cell,
             job_id=f"{zone.id}-{drawing.seed}-{number:04d}",
             user=arrival.user,
             zone=zone.id,
-            workload=_workload(options, ranks, duration_s, draws),
+            workload=_workload(options, ranks, duration_s, rng),
             terms=ExpertsTerms(),
         )
         drawn.append(TimedEvent(drawing.cell.epoch_s + arrival.offset_s, submission))
     return drawn
 
 
-def _workload(options: ExpertsOptions, ranks: int, duration_s: float, draws: random.Random) -> MoeWorkload:
-    serves, is_adaptive = (
-        draws.random() < share for share in (options.serving_share, options.adaptive_share)
-    )
-    name = f"drawn/moe-{draws.randrange(4)}"
+def _workload(options: ExpertsOptions, ranks: int, duration_s: float, rng: random.Random) -> MoeWorkload:
+    serves, is_adaptive = (rng.random() < share for share in (options.serving_share, options.adaptive_share))
+    name = f"drawn/moe-{rng.randrange(4)}"
     if serves:
         requests = round(duration_s * _SERVED_PER_S)
         prompts = Requests(dataset=Dataset(path=f"{name}-prompts.jsonl", samples=1_000), most=requests)
@@ -96,9 +94,9 @@ def _workload(options: ExpertsOptions, ranks: int, duration_s: float, draws: ran
     )
 
 
-def _ranks(devices: int, draws: random.Random) -> int:
+def _ranks(devices: int, rng: random.Random) -> int:
     fitting = {ranks: share for ranks, share in RANKS.items() if ranks <= devices}
-    (ranks,) = draws.choices(list(fitting), list(fitting.values()))
+    (ranks,) = rng.choices(list(fitting), list(fitting.values()))
     return ranks
 
 

@@ -56,16 +56,16 @@ class TuningTask:
         )
 
 
-def draw_tasks(count: int, draws: random.Random) -> list[TuningTask]:
+def draw_tasks(count: int, rng: random.Random) -> list[TuningTask]:
     """Draw `count` tasks, the smallest dataset first; sizes are log-uniform."""
     least, most = math.log(FEWEST_SAMPLES), math.log(MOST_SAMPLES)
-    sizes = sorted(round(math.exp(draws.uniform(least, most))) for _ in range(count))
+    sizes = sorted(round(math.exp(rng.uniform(least, most))) for _ in range(count))
     return [
         TuningTask(
             f"task-{number:02d}",
             samples,
-            draws.choice(BATCH_SIZES),
-            round(draws.uniform(LEAST_TARGET, MOST_TARGET), 3),
+            rng.choice(BATCH_SIZES),
+            round(rng.uniform(LEAST_TARGET, MOST_TARGET), 3),
         )
         for number, samples in enumerate(sizes, start=1)
     ]
@@ -114,20 +114,20 @@ def draw(drawing: Drawing) -> list[TimedEvent[Event]]:
     )
     check_time(drawing.cell.epoch_s + arrivals[-1].offset_s)
     tasks = draw_tasks(options.datasets, random.Random(f"{drawing.seed}/tasks"))
-    draws = random.Random(f"{drawing.seed}/jobs")
+    rng = random.Random(f"{drawing.seed}/jobs")
     zones, weights = drawing.zones, [_gpus(zone) for zone in drawing.zones]
     drawn: list[TimedEvent[Event]] = []
     for number, (arrival, task) in enumerate(
         zip(arrivals, tasks_by_size(tasks, [arrival.gpu_s for arrival in arrivals]), strict=True)
     ):
-        (zone,) = draws.choices(zones, weights)
-        (gpus,) = draws.choices(list(GPU_COUNTS), list(GPU_COUNTS.values()))
+        (zone,) = rng.choices(zones, weights)
+        (gpus,) = rng.choices(list(GPU_COUNTS), list(GPU_COUNTS.values()))
         workload = task.workload(
             zone.base_model,
-            draws.choice(LEARNING_RATES),
-            draws.random() < options.sharing_share,
+            rng.choice(LEARNING_RATES),
+            rng.random() < options.sharing_share,
             gpus,
-            draws.random() < options.pipeline_share,
+            rng.random() < options.pipeline_share,
         )
         submission = JobSubmitted(
             cell=drawing.cell.cell,

@@ -28,7 +28,7 @@ begun. `undone`: a merge brings a job no gain, or has kept it from its target. `
 its GPUs. `job_over`: one of two jobs is complete or withdrawn, and the other continues."""
 
 
-ForetoldReason = Literal[
+ForecastReason = Literal[
     "profiled", "estimated", "kind_known", "kind_finished", "unusable_profile", "profile_failed"
 ]
 
@@ -52,7 +52,7 @@ class JobForetold(Outcome):
 
     zone: Identifier
     job_id: Identifier
-    reason: ForetoldReason
+    reason: ForecastReason
     """Source of the forecast. `profiled`: no solver has analysed the profile yet, and the job is assumed to
     need all its allowed iterations. `estimated`: a solver has, and compares the iterations of its kind, or
     else of others, until their targets. `unusable_profile`: the profile is refused for the reason in `facts`,
@@ -66,7 +66,7 @@ class JobForetold(Outcome):
     facts: Facts = Field(default_factory=dict)
 
 
-class MergeForetold(Record):
+class MergeForecast(Record):
     """Forecast of a merge for one of its jobs."""
 
     job_id: Identifier
@@ -95,7 +95,7 @@ class TaskChanged(Outcome):
     members: tuple[TaskMember, ...]
     remaining_s: float
     """Time of its remaining work with these GPUs, as forecast; 0 without GPUs."""
-    foretold: tuple[MergeForetold, ...] = ()
+    foretold: tuple[MergeForecast, ...] = ()
     """Forecasts of a new merge."""
     facts: Facts = Field(default_factory=dict)
 

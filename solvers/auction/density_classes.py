@@ -58,7 +58,7 @@ class DensityClasses:
             self.sums = np.insert(self.sums, place, 0.0, axis=1)
         return place
 
-    def merge_least(self) -> None:
+    def limit_classes(self) -> None:
         """Merge one class with the next lower one if there are too many, so no offer counts higher than it
         was.
 
@@ -71,7 +71,11 @@ class DensityClasses:
             self.keep(np.arange(len(self._classes)) != merged)
 
     def keep(self, places: Bools) -> None:
-        """Drop all other classes."""
+        """Keep some classes only.
+
+        Args:
+            places: (classes,) whether to keep each class.
+        """
         self._classes = self._classes[places]
         self.densities = self.densities[places]
         self.sums = np.ascontiguousarray(self.sums[:, places])
@@ -97,7 +101,7 @@ class DensityClasses:
         self.reference = state["reference"]
         self._classes = np.array(state["classes"], np.int64)
         self.densities = np.array(
-            [state["reference"] * least_ratio_of(place) for place in state["classes"]], float
+            [state["reference"] * least_ratio_of(number) for number in state["classes"]], float
         )
         self.sums = np.array(state["sums"], float)
 
@@ -108,9 +112,9 @@ def class_of(ratio: float, per_octave: int = CLASSES_PER_OCTAVE) -> int:
     return exponent * per_octave + int((2 * mantissa - 1) * per_octave)
 
 
-def least_ratio_of(place: int, per_octave: int = CLASSES_PER_OCTAVE) -> float:
-    """Return the least ratio of a class."""
-    exponent, step = divmod(place, per_octave)
+def least_ratio_of(number: int, per_octave: int = CLASSES_PER_OCTAVE) -> float:
+    """Return the least ratio of a class, by its number from `class_of`."""
+    exponent, step = divmod(number, per_octave)
     return math.ldexp(1 + step / per_octave, exponent - 1)
 
 

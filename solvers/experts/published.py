@@ -88,14 +88,14 @@ class _Packing:
             if device is not None:
                 self._put(expert, device, fraction)
 
-    def spread_unknown(self, draws: random.Random) -> None:
+    def spread_unknown(self, rng: random.Random) -> None:
         empty = [device for device, taken in enumerate(self.taken) if taken == 0]
         unknown = [expert for expert in range(self.count) if not self.is_placed[expert]]
         for place, expert in enumerate(unknown):
             if place < len(empty) * self.most:
                 device = empty[place % len(empty)]
             else:
-                device = draws.choice(self._with_room())
+                device = rng.choice(self._with_room())
             self._put(expert, device, 0)
 
     def _has_slot_for(self, expert: int) -> bool:

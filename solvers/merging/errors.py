@@ -36,9 +36,9 @@ class GainErrors:
     """Errors of forecast transfer gains."""
 
     pairs: int = 0
-    foretold_mean: float = 0.0
+    forecast_mean: float = 0.0
     real_mean: float = 0.0
-    foretold_square: float = 0.0
+    forecast_square: float = 0.0
     """Sum of squared distances from the mean (Welford), as the next two."""
     real_square: float = 0.0
     product: float = 0.0
@@ -62,12 +62,12 @@ class GainErrors:
                 f"gains must be finite, and real ones above -1, not {forecast} (forecast) and {real} (real)"
             )
         self.pairs += 1
-        foretold_off, real_off = forecast - self.foretold_mean, real - self.real_mean
-        self.foretold_mean += foretold_off / self.pairs
+        forecast_off, real_off = forecast - self.forecast_mean, real - self.real_mean
+        self.forecast_mean += forecast_off / self.pairs
         self.real_mean += real_off / self.pairs
-        self.foretold_square += foretold_off * (forecast - self.foretold_mean)
+        self.forecast_square += forecast_off * (forecast - self.forecast_mean)
         self.real_square += real_off * (real - self.real_mean)
-        self.product += foretold_off * (real - self.real_mean)
+        self.product += forecast_off * (real - self.real_mean)
         self.accuracy_errors += abs(forecast - real) / (1.0 + real)
         self.gain_errors += abs(forecast - real)
         self.gains += abs(real)
@@ -76,7 +76,7 @@ class GainErrors:
     def figures(self) -> GainFigures:
         if not self.pairs:
             return GainFigures(0, None, None, None, None)
-        spread = math.sqrt(self.foretold_square) * math.sqrt(self.real_square)
+        spread = math.sqrt(self.forecast_square) * math.sqrt(self.real_square)
         return GainFigures(
             pairs=self.pairs,
             pearson_r=min(max(self.product / spread, -1.0), 1.0) if spread > 0 else None,

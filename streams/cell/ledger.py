@@ -7,7 +7,7 @@ from streams.cell.cell import LedgerEvent
 from streams.kafka.records import ReadRecord
 
 
-def read_ledger(record: ReadRecord, written: Event | None = None) -> LedgerEvent:
+def ledger_event_of(record: ReadRecord, written: Event | None = None) -> LedgerEvent:
     """Return the event of a ledger record.
 
     Records from intake are valid; others may be invalid. The result depends on the record

@@ -9,7 +9,7 @@ from schemas.errors import ReadableError
 from schemas.kafka_connection import KafkaConnection
 from schemas.topics import DECISIONS, LEDGER, RULES_STATES, STATE_DIGEST_HEADER, topic_name
 from streams.cell.cell import LedgerEvent
-from streams.cell.ledger import read_ledger
+from streams.cell.ledger import ledger_event_of
 from streams.cell.rules import RULES, RuleBook
 from streams.kafka.reader import KafkaReader, TopicSlice
 from streams.kafka.records import ReadRecord
@@ -90,7 +90,7 @@ def decoded_events(reader: KafkaReader, ledger: TopicSlice, cell: str | None) ->
     """
     for record in reader.read(ledger):
         try:
-            event = read_ledger(record)
+            event = ledger_event_of(record)
         except InvalidRecordError:
             # The worker skipped it too, and kept it in the dead letters.
             continue

@@ -13,7 +13,7 @@ from schemas.base import Event
 from schemas.cells import CellConfigured
 from schemas.codec import Decision
 from streams.cell.cell import Cell, compress
-from streams.cell.ledger import read_ledger
+from streams.cell.ledger import ledger_event_of
 from streams.cell.rules import RULES, RuleBook, RulesError
 from streams.kafka.records import ReadRecord
 from streams.worker.intake import Intake
@@ -138,7 +138,7 @@ class LedgerPartition:
                 f"{self._next_offset}: start the worker again"
             )
         due, self._next_offset = self._next_offset, record.offset + 1
-        event = read_ledger(record, written)
+        event = ledger_event_of(record, written)
         try:
             self.last_cell = event.envelope.event.cell
             cell = self._cell(self.last_cell)

@@ -29,7 +29,7 @@ from streams.worker.cells import Cells, SnapshotTable
 from streams.worker.intake import Accepted, Claim, Intake
 from streams.worker.intake_queue import LONGEST_FOLDING_S, IntakeQueue, LedgerBacklog, RecordTimes, Waiting
 
-_LOOK_AGAIN_S = 0.1
+_TICK_CHECK_S = 0.1
 """Time after which it is checked again whether a tick may enter the ledger."""
 _BEHIND_S = 0.02
 """Longest time to fold the events in flight while many records are left to read: reading precedes deciding,
@@ -52,7 +52,7 @@ class Consumer(Protocol):
         the partition is not assigned.
         """
 
-    def deep(self) -> Iterable[Place]:
+    def backlogged(self) -> Iterable[Place]:
         """Return the partitions with many records left at the last fetch."""
 
     def pause_partitions(self, places: Iterable[Place]) -> None: ...
@@ -168,7 +168,7 @@ class Flow:
 
     def is_behind(self) -> bool:
         """Return whether many records of the input topics are left to read."""
-        return any(place.topic in self.intake.inputs for place in self._consumer.deep())
+        return any(place.topic in self.intake.inputs for place in self._consumer.backlogged())
 
     async def refuse(self, record: ReadRecord, letter: SentRecord) -> None:
         await self._unconfirmed.put((record, await self._publisher.send(letter)))
@@ -215,7 +215,7 @@ class Flow:
             self._changed.clear()
             # `wait_for` would create a task each time.
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_AGAIN_S):
+                async with asyncio.timeout(_TICK_CHECK_S):
                     await self._changed.wait()
 
     async def send(self, waiting: Waiting, accepted: Accepted) -> None:

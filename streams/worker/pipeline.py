@@ -20,7 +20,7 @@ from streams.worker.settings import WorkerSettings
 from streams.worker.snapshots import Snapshots, Suspension
 
 _WATCH_EVERY_S = 0.5
-_LOOK_AGAIN_S = 0.02
+_DRAIN_POLL_S = 0.02
 
 
 class Pipeline:
@@ -101,7 +101,7 @@ class Pipeline:
             async with asyncio.timeout(timeout_s):
                 await self._flow.stop()
                 while not self._flow.is_empty():
-                    await asyncio.sleep(_LOOK_AGAIN_S)
+                    await asyncio.sleep(_DRAIN_POLL_S)
 
     async def flush(self) -> None:
         """Secure and acknowledge all records that were read."""

@@ -4,19 +4,19 @@ import os
 
 import pytest
 
-from bench.report import kept_to_one_run, write_artefacts
+from bench.report import locked_folder, write_artefacts
 from infra.errors import CommandError
 
 
 def test_folder_in_use_is_refused(tmp_path):
     folder = tmp_path / "new"
     with (
-        kept_to_one_run(folder),
+        locked_folder(folder),
         pytest.raises(CommandError, match=f"new: process {os.getpid()} runs a benchmark there"),
-        kept_to_one_run(folder),
+        locked_folder(folder),
     ):
         pass
-    with kept_to_one_run(folder):
+    with locked_folder(folder):
         pass
 
 

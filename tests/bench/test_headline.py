@@ -15,8 +15,8 @@ from bench.headline import (
     headlines,
     publish,
     run_short,
-    stated,
     table,
+    table_rows,
     write_into_documents,
 )
 from bench.kept import KeptFigure, KeptFigures, sources_of
@@ -66,9 +66,9 @@ def folders(tmp_path):
     ids=["missing", "full before quick", "current before stale", "stale", "stale: full before quick"],
 )
 def test_figure_is_current_with_its_sources(folders, full, quick, state, value):
-    (line,) = stated([RATIO], folders(full, quick))
-    assert line.state == state
-    assert (line.figure and line.figure.value) == value
+    (row,) = table_rows([RATIO], folders(full, quick))
+    assert row.state == state
+    assert (row.figure and row.figure.value) == value
 
 
 @pytest.mark.parametrize(
@@ -78,13 +78,13 @@ def test_figure_is_current_with_its_sources(folders, full, quick, state, value):
 )
 def test_stale_short_parts_are_measured_again(folders, kept, measured):
     seen = []
-    lines = stated([RATIO], folders(kept, None))
-    run_short(lines, lambda bench, part: seen.append((bench, part)))
+    rows = table_rows([RATIO], folders(kept, None))
+    run_short(rows, lambda bench, part: seen.append((bench, part)))
     assert seen == measured
 
 
 def test_table_names_commit_machine_and_stale_figures(folders):
-    text = table(stated([RATIO], folders(figure(0.5, sources="old"), None)))
+    text = table(table_rows([RATIO], folders(figure(0.5, sources="old"), None)))
     assert text.splitlines()[-1] == (
         "| `kafka_over_faust_ratio`: rate over Faust's | 0.5 | full | `012345678` + changes "
         "| Linux x86_64, 2 cores | **stale** |"
@@ -92,7 +92,7 @@ def test_table_names_commit_machine_and_stale_figures(folders):
 
 
 def test_the_table_names_what_is_missing_below_it(folders):
-    assert table(stated([RATIO], folders(None, None))).splitlines()[2:] == [
+    assert table(table_rows([RATIO], folders(None, None))).splitlines()[2:] == [
         "",
         "Missing: `kafka_over_faust_ratio` (spine).",
     ]
@@ -134,13 +134,13 @@ def test_table_goes_between_marks_of_documents(tmp_path):
 
 
 def test_published_figures_are_kept_by_benchmark(folders, tmp_path):
-    publish(stated([RATIO], folders(figure(0.5, sources="old"), None)), tmp_path / "kept")
+    publish(table_rows([RATIO], folders(figure(0.5, sources="old"), None)), tmp_path / "kept")
     kept = KeptFigures(tmp_path / "kept" / "spine").find(RATIO.name)
     assert (kept.value, kept.is_current("spine")) == (0.5, False)
 
 
 def test_the_documents_have_the_table_of_published_figures():
-    text = table(stated(headlines(), {each.bench: [PUBLISHED / each.bench] for each in headlines()}))
+    text = table(table_rows(headlines(), {each.bench: [PUBLISHED / each.bench] for each in headlines()}))
     for name in DOCUMENTS:
         assert text in (ROOT / name).read_text(), name
 

@@ -15,7 +15,7 @@ from infra.errors import CommandError
 from infra.log.target import Target
 from schemas.services import EXIT_UNFIT
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 FOREVER = "import time; print('here', flush=True); time.sleep(600)"
 UNFIT = f"print('the model is missing', flush=True); raise SystemExit({EXIT_UNFIT})"
 
@@ -52,7 +52,7 @@ def running(tmp_path: Path, said: list[str]) -> Iterator[Services]:
 
 
 def keep_running_until(services: Services, said: list[str], words: str) -> None:
-    end_s = time.monotonic() + PATIENCE_S
+    end_s = time.monotonic() + TIMEOUT_S
     while not any(words in line for line in said):
         assert time.monotonic() < end_s, said
         services.keep_running()

@@ -17,7 +17,7 @@ from infra.deployment.service import Service
 from infra.errors import CommandError
 from tests.support.processes import is_gone_within
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 WANTS_ONE = """
 import sys, time
 from pathlib import Path
@@ -56,7 +56,7 @@ def fault_of(server: ForkServer) -> str:
 
 
 def until(path: Path, text: str = "") -> str:
-    end_s = time.monotonic() + PATIENCE_S
+    end_s = time.monotonic() + TIMEOUT_S
     while not path.exists() or text not in path.read_text() or not path.read_text():
         assert time.monotonic() < end_s, path
         time.sleep(0.01)
@@ -75,7 +75,7 @@ def test_forked_service_has_own_variables_umask_and_log(server, tmp_path):
     assert worker == found
     until(service.log_path, "said by the service\n")
     until(service.log_path, "said by its worker\n")
-    assert is_gone_within(service.pid or 0, PATIENCE_S) or service.exit_status == 0
+    assert is_gone_within(service.pid or 0, TIMEOUT_S) or service.exit_status == 0
 
 
 def test_service_stops_in_order_with_known_status(server, tmp_path):
@@ -105,7 +105,7 @@ def test_services_end_with_server_and_restart(server, tmp_path):
     until(tmp_path / "said", "waiting")
     first = service.pid
     os.kill(server.service.pid, signal.SIGKILL)
-    assert is_gone_within(first, PATIENCE_S)
+    assert is_gone_within(first, TIMEOUT_S)
     while service.exit_status is None:
         time.sleep(0.01)
     assert service.keep_running()

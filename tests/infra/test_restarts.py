@@ -12,7 +12,7 @@ from infra.errors import CommandError
 from infra.kafka.process import MOST_RESTARTS
 from schemas.services import EXIT_FAILED, EXIT_UNANSWERED, EXIT_UNFIT
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def ending(tmp_path: Path) -> Iterator[Callable[[int], Service]]:
 
 
 def restart(service: Service) -> bool:
-    end_s = time.monotonic() + PATIENCE_S
+    end_s = time.monotonic() + TIMEOUT_S
     while service.exit_status is None:
         assert time.monotonic() < end_s
         time.sleep(0.01)

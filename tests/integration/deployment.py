@@ -31,8 +31,8 @@ from tests.streams import events as small
 
 ROOT = Path(__file__).parents[2]
 DEMO_CELLS = ROOT / "infra" / "cells" / "demo.yaml"
-PATIENCE_S = 60.0
-UP_PATIENCE_S = 120.0
+TIMEOUT_S = 60.0
+UP_TIMEOUT_S = 120.0
 """For all parts of a deployment to come up, or to stop."""
 GROUP = "cells"
 REPLAYED = (LEDGER, DECISIONS, RULES_STATES)
@@ -66,18 +66,18 @@ def bids_file(path: Path, *bids: dict[str, Any]) -> str:
 _Answer = TypeVar("_Answer")
 
 
-def until(question: Callable[[], _Answer], what: str, patience_s: float = PATIENCE_S) -> _Answer:
+def until(question: Callable[[], _Answer], what: str, timeout_s: float = TIMEOUT_S) -> _Answer:
     """Ask until the answer is true.
 
     Raises:
         AssertionError: if it never is.
     """
-    deadline_s = time.monotonic() + patience_s
+    deadline_s = time.monotonic() + timeout_s
     while True:
         answer = question()
         if answer:
             return answer
-        assert time.monotonic() < deadline_s, f"not within {patience_s} s: {what}"
+        assert time.monotonic() < deadline_s, f"not within {timeout_s} s: {what}"
         time.sleep(0.1)
 
 
@@ -110,7 +110,7 @@ class Worker:
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
-    def wait(self, timeout_s: float = PATIENCE_S) -> int:
+    def wait(self, timeout_s: float = TIMEOUT_S) -> int:
         return self._process.wait(timeout_s)
 
     def kill(self) -> None:
@@ -142,14 +142,14 @@ class Up:
             assert self.process.poll() is None, self.output
             return "Ctrl-C stops" in self.output
 
-        until(ready, "the deployment is up", UP_PATIENCE_S)
+        until(ready, "the deployment is up", UP_TIMEOUT_S)
 
     def children(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def interrupt(self) -> int:
         self.process.send_signal(signal.SIGINT)
-        return self.process.wait(UP_PATIENCE_S)
+        return self.process.wait(UP_TIMEOUT_S)
 
 
 class Deployment:
@@ -230,12 +230,12 @@ class Deployment:
         name = f"{self.prefix}.{group}"
 
         def deserted() -> bool:
-            found = self._admin.describe_consumer_groups([name])[name].result(PATIENCE_S)
+            found = self._admin.describe_consumer_groups([name])[name].result(TIMEOUT_S)
             return found.state in (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD)
 
         until(deserted, f"group {name} without members")
         request = ConsumerGroupTopicPartitions(name, places)
-        next(iter(self._admin.alter_consumer_group_offsets([request]).values())).result(PATIENCE_S)
+        next(iter(self._admin.alter_consumer_group_offsets([request]).values())).result(TIMEOUT_S)
 
     def stop_workers(self) -> None:
         for worker in self._workers:
@@ -289,7 +289,7 @@ class Deployment:
         ids = ((dict(record.headers).get("ce_id"), record.timestamp_ms) for record in self.records(LEDGER))
         return {id.decode(): at_ms for id, at_ms in ids if id is not None and at_ms is not None}
 
-    def proven(self, patience_s: float = PATIENCE_S, book: RuleBook = RULES) -> Verdict:
+    def proven(self, timeout_s: float = TIMEOUT_S, book: RuleBook = RULES) -> Verdict:
         """Wait until everything sent is in the ledger and decided, byte by byte as an undisturbed fold would.
 
         Raises:
@@ -314,7 +314,7 @@ class Deployment:
             return all_arrived and verdict[0].ok and verdict[0].awaited == 0
 
         try:
-            until(complete, "every event in the ledger, and decided as the rules demand", patience_s)
+            until(complete, "every event in the ledger, and decided as the rules demand", timeout_s)
         except AssertionError:
             missing = sorted(set(self._sent) - self.entered_ms().keys())
             outputs = [worker.output[-2_000:] for worker in self._workers]
@@ -329,7 +329,7 @@ class Deployment:
         group = f"{self.prefix}.{group_name}"
 
         def settled() -> bool:
-            answer = self._admin.describe_consumer_groups([group])[group].result(PATIENCE_S)
+            answer = self._admin.describe_consumer_groups([group])[group].result(TIMEOUT_S)
             assigned = all(member.assignment.topic_partitions for member in answer.members)
             return answer.state == ConsumerGroupState.STABLE and len(answer.members) == count and assigned
 
@@ -343,14 +343,14 @@ class Deployment:
         if not places:
             return 0
         request = ConsumerGroupTopicPartitions(f"{self.prefix}.{GROUP}", places)
-        answer = next(iter(self._admin.list_consumer_group_offsets([request]).values())).result(PATIENCE_S)
+        answer = next(iter(self._admin.list_consumer_group_offsets([request]).values())).result(TIMEOUT_S)
         committed = {place.partition: place.offset for place in answer.topic_partitions}
         return sum(record.offset >= committed[record.partition] for record in records)
 
     def delete_snapshots(self) -> None:
         for deleted in self._admin.delete_topics([self.topic("snapshots")]).values():
-            deleted.result(PATIENCE_S)
+            deleted.result(TIMEOUT_S)
         until(
-            lambda: self.topic("snapshots") not in self._admin.list_topics(timeout=PATIENCE_S).topics,
+            lambda: self.topic("snapshots") not in self._admin.list_topics(timeout=TIMEOUT_S).topics,
             "the snapshots topic deleted",
         )

@@ -115,10 +115,10 @@ class House:
         until(lambda: self.training_since(since) == set(NODES), "both nodes train")
         return ids
 
-    def await_over(self, jobs: list[str], patience_s: float) -> None:
+    def await_over(self, jobs: list[str], timeout_s: float) -> None:
         """Wait until jobs are completed or otherwise over."""
         ended = JobCompleted | JobRefunded | JobRejected
-        until(lambda: set(jobs) <= {o.job_id for o in self.outcomes(ended)}, "the jobs' ends", patience_s)
+        until(lambda: set(jobs) <= {o.job_id for o in self.outcomes(ended)}, "the jobs' ends", timeout_s)
 
     # Seeing
 

@@ -14,7 +14,7 @@ from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejecte
 from schemas.jobs import JobSubmitted
 from schemas.registry import INTAKE_EVENTS
 from streams.cell.cell import Cell
-from streams.cell.ledger import read_ledger
+from streams.cell.ledger import ledger_event_of
 from tests.integration.deployment import Deployment, Worker, until
 from tests.support.cells import configuration, zone
 from tests.support.histories import recorded
@@ -28,7 +28,7 @@ FIRST_LIFE_S = 8.0
 """About how long a worker takes to come back on a busy machine; later lives are measured."""
 LONGEST_LIFE_S = 1.0
 """How long a worker lives at most after its first decision."""
-PROOF_PATIENCE_S = 120.0
+PROOF_TIMEOUT_S = 120.0
 
 
 def market(cell: str) -> CellConfigured:
@@ -105,7 +105,7 @@ def storm(deployment: Deployment, seed: int, bids: int, kills: int) -> None:
         life_s = time.monotonic() - began_s
     flow.finish()
 
-    verdict = deployment.proven(PROOF_PATIENCE_S)
+    verdict = deployment.proven(PROOF_TIMEOUT_S)
 
     assert worker.running, worker.output
     assert verdict.events >= len(story)
@@ -151,7 +151,7 @@ def check_log(deployment: Deployment, settled: Mapping[str, int], bids: list[Job
 def _undisturbed(deployment: Deployment) -> Iterator[Decision]:
     cells: dict[str, Cell] = {}
     for record in deployment.records("ledger"):
-        event = read_ledger(record)
+        event = ledger_event_of(record)
         name = event.envelope.event.cell
         yield from cells.setdefault(name, Cell(name)).handle(event)
 

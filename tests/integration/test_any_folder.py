@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.integration.deployment import ROOT, UP_PATIENCE_S, until
+from tests.integration.deployment import ROOT, UP_TIMEOUT_S, until
 from tests.support.wheel import HostileFolder, install_wheel
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -98,13 +98,13 @@ def start(hostile: HostileFolder, millrace: Path, tmp_path: Path) -> Iterator[St
             assert process.poll() is None, output.read_text()
             return until_it_says in output.read_text()
 
-        until(ready, f"{arguments[0]} says {until_it_says!r}", UP_PATIENCE_S)
+        until(ready, f"{arguments[0]} says {until_it_says!r}", UP_TIMEOUT_S)
         return output
 
     yield start
     for process in reversed(started):
         process.send_signal(signal.SIGINT)
-        process.wait(UP_PATIENCE_S)
+        process.wait(UP_TIMEOUT_S)
 
 
 def test_a_deployment_decides_solves_and_serves_a_node(start, hostile, millrace, data, tmp_path):

@@ -49,7 +49,7 @@ def disturbed(living: House, for_s: float) -> tuple[list[str], int]:
 
 def assert_unharmed(living: House, jobs: list[str], since: int) -> None:
     """The jobs are completed, and nobody was refunded or taken for lost."""
-    living.await_over(jobs, patience_s=PLANS_END_S)
+    living.await_over(jobs, timeout_s=PLANS_END_S)
     assert living.unjust(since) == []
     completed = {outcome.job_id for outcome in living.outcomes(JobCompleted)}
     assert {award.job_id for award in admitted(living, jobs)} == set(jobs)
@@ -190,7 +190,7 @@ def test_a_flood_of_records_that_are_refused(living: House) -> None:
     honest = living.submit("bob", 96, 240.0)
     living.flush()
     until(lambda: bool(decided(living, honest)), "the honest bid decided", 10.0)
-    living.await_over([honest], patience_s=60.0)
+    living.await_over([honest], timeout_s=60.0)
     assert living.unjust(since) == []
 
 

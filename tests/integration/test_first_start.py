@@ -10,7 +10,7 @@ from infra.deployment.cells import configure_cells
 from infra.errors import CommandError
 from infra.log.target import Target
 from streams.worker.cells_file import CellsFile
-from tests.integration.deployment import DEMO_CELLS, PATIENCE_S, Deployment
+from tests.integration.deployment import DEMO_CELLS, TIMEOUT_S, Deployment
 
 CELL = "demo"
 
@@ -30,7 +30,7 @@ def test_second_start_resumes_sent_configuration(deployment: Deployment) -> None
         configure_cells(target, cells_file, first_s, 0.5, lambda: None)
 
     deployment.start_worker()
-    (cell,) = configure_cells(target, cells_file, time.time() + 60, PATIENCE_S, lambda: None)
+    (cell,) = configure_cells(target, cells_file, time.time() + 60, TIMEOUT_S, lambda: None)
 
     assert (cell.is_new, cell.differs) == (False, False)
     assert cell.configuration.epoch_s == cells_file.cell(CELL, first_s).epoch_s

@@ -23,7 +23,7 @@ from tests.support.listening import listening
 
 CELLS = ROOT / "infra" / "cells"
 PAGE = ROOT / "docs" / "security.md"
-PATIENCE_S = 240.0
+TIMEOUT_S = 240.0
 LISTENERS = {
     "kafka.Kafka": {"broker: clients", "broker: internal", "broker: controller"},
     "fork_server": {"meeting of a generation", "Gloo and NCCL", "coordinator of expert ranks"},
@@ -95,7 +95,7 @@ def test_secured_deployment_has_no_open_file_or_port(
     until(
         lambda: all(log.exists() and "node online" in log.read_text() for log in logs),
         "both nodes are online",
-        PATIENCE_S,
+        TIMEOUT_S,
     )
     monkeypatch.setenv("MILLRACE_DATA_DIR", str(folders.root))
     bid = demo_bid("small", 3)
@@ -108,7 +108,7 @@ def test_secured_deployment_has_no_open_file_or_port(
         sockets.update(listening([psutil.Process(up.process.pid), *up.children()]))
         return {path.parent.name for path in folders.adapters.rglob("*.safetensors")} >= {"small", "wide"}
 
-    until(trained, f"both jobs are trained: {up.output}", PATIENCE_S)
+    until(trained, f"both jobs are trained: {up.output}", TIMEOUT_S)
 
     assert [path for path in open_to_others(folders.root) if path.exists()] == []
     assert {address for _, address, _ in sockets} == {"127.0.0.1"}

@@ -13,7 +13,7 @@ import yaml
 from tests.integration.deployment import ROOT, Up, until
 from tests.round_robin import install
 
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
 CELLS = {
     "cells": [
         {
@@ -64,7 +64,7 @@ def millrace(environment: dict[str, str]) -> Millrace:
             stdout=subprocess.PIPE,
             text=True,
             check=True,
-            timeout=PATIENCE_S,
+            timeout=TIMEOUT_S,
         ).stdout
 
     return call
@@ -106,7 +106,7 @@ def test_jobs_of_installed_policy_complete_and_verify(millrace: Millrace, jobs: 
     def told() -> str:
         return millrace("explain", "j4")
 
-    until(lambda: "completed on n" in told(), "the longest job is done", PATIENCE_S)
+    until(lambda: "completed on n" in told(), "the longest job is done", TIMEOUT_S)
     assert "ann queue" in told()
     seen = millrace("watch", "--once")
     assert "2000/2000" in seen

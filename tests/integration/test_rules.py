@@ -17,7 +17,7 @@ from schemas.rules import RulesAdopted
 from schemas.services import EXIT_UNFIT
 from schemas.topics import RULES_STATES, topics
 from streams.cell.cell import Cell
-from streams.cell.ledger import read_ledger
+from streams.cell.ledger import ledger_event_of
 from streams.kafka.records import ReadRecord
 from streams.replay.export import export
 from streams.replay.files import verify_files
@@ -196,7 +196,7 @@ def test_worker_that_reads_newer_rules_ends(deployment: Deployment) -> None:
     worker = decided_by_the_first(deployment)
     cell = Cell("alpha")
     for record in deployment.records("ledger"):
-        cell.handle(read_ledger(record))
+        cell.handle(ledger_event_of(record))
     decided = deployment.count("decisions")
     to_ledger(deployment, "newer", adoption(cell))
     to_ledger(deployment, "behind", events.bid(300))

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from infra.cli import run
-from tests.integration.deployment import ROOT, UP_PATIENCE_S, bids_file, demo_bid, until
+from tests.integration.deployment import ROOT, UP_TIMEOUT_S, bids_file, demo_bid, until
 
 
 @pytest.mark.drill
@@ -45,9 +45,9 @@ def test_bids_are_decided_shown_and_verified(start_up, tmp_path, monkeypatch, ca
         executor = subprocess.Popen(
             [sys.executable, "-m", "infra.cli", "executor", "--node", "node-a100"], cwd=ROOT, stderr=output
         )
-    until(lambda: "node online node=node-a100" in log.read_text(), "the executor works", UP_PATIENCE_S)
+    until(lambda: "node online node=node-a100" in log.read_text(), "the executor works", UP_TIMEOUT_S)
     executor.terminate()
-    assert executor.wait(UP_PATIENCE_S) == 0
+    assert executor.wait(UP_TIMEOUT_S) == 0
 
     credentials = tmp_path / "data" / "broker" / "credentials"
     line = subprocess.run(

@@ -38,7 +38,7 @@ pytestmark = [
 
 BATCH = 4
 STEPS = 6
-PATIENCE_S = 600.0
+TIMEOUT_S = 600.0
 LEARNING_RATE = 2e-4
 WEAK_GRADIENT = 1e-7
 """AdamW divides a gradient by its own size, and adds 1e-8 to the divisor: a step from a gradient of this size
@@ -122,11 +122,11 @@ def test_two_smollm2_jobs_match_peft(kafka: str, tmp_path: Path) -> None:
         order("ada", BATCH * STEPS, **common, target_modules=LLAMA_TARGET_MODULES),
         order("bob", BATCH * STEPS, **common, user="v", dataset="others.jsonl", seed=1),
     ]
-    with executors(connection, prefix, tmp_path, DIRECTORY, timeout_s=PATIENCE_S) as fleet:
+    with executors(connection, prefix, tmp_path, DIRECTORY, timeout_s=TIMEOUT_S) as fleet:
         fleet.start("n1")
         fleet.await_event(NodeOnline, node="n1")
         assert "base model proven" in fleet.log("n1")
-        fleet.assign("n1", *jobs, length_s=2 * PATIENCE_S)
+        fleet.assign("n1", *jobs, length_s=2 * TIMEOUT_S)
         finished = [fleet.await_event(RunFinished, job_id=job.job_id) for job in jobs]
         assert fleet.stop("n1", signal.SIGTERM) == 0
 

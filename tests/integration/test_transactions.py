@@ -35,7 +35,7 @@ from tests.integration.test_solver import admitted, ask, titan_cell
 from tests.streams import events
 
 CELL = "alpha"
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 SILENCE_S = 10.0
 """After so long without a record or a transaction, a reader takes the broker for silent."""
 
@@ -52,7 +52,7 @@ class Transaction:
                 "log_level": 0,
             }
         )
-        self._producer.init_transactions(PATIENCE_S)
+        self._producer.init_transactions(TIMEOUT_S)
         self._producer.begin_transaction()
 
     def write(self, topic: str, value: bytes, partition: int = 0, **fields: object) -> "Transaction":
@@ -66,10 +66,10 @@ class Transaction:
         return self.write(topic, envelope.value, key=event.cell.encode(), headers=list(envelope.headers()))
 
     def commit(self) -> None:
-        self._producer.commit_transaction(PATIENCE_S)
+        self._producer.commit_transaction(TIMEOUT_S)
 
     def abort(self) -> None:
-        self._producer.abort_transaction(PATIENCE_S)
+        self._producer.abort_transaction(TIMEOUT_S)
 
 
 Begin = Callable[[], Transaction]
@@ -142,7 +142,7 @@ def test_reader_waits_for_open_transaction_and_reports(
         with pytest.raises(TimeoutError):
             read.result(SILENCE_S + 1)
         began.abort()
-        assert read.result(PATIENCE_S) == [b"1", b"2"]
+        assert read.result(TIMEOUT_S) == [b"1", b"2"]
     line = f"{topic}[0]: a transaction is open at offset 2; nothing from there on is read until it ends"
     assert caplog.messages[0] == line
 
@@ -296,7 +296,7 @@ def test_benchmark_waits_for_records_not_markers(
     ensure_topics(connection, topics(topic_prefix, partitions=1))
     line = BrokerPipeline(connection, connection, tmp_path, topic_prefix)
     line.produce(ClockTicked(cell=CELL, time_s=1.0))
-    line.producer.flush(PATIENCE_S)
+    line.producer.flush(TIMEOUT_S)
     ticks = topic_name(topic_prefix, CLOCK)
     transaction().write(ticks, b"1").abort()
     worker = Consumer(group_member(connection, "tests", f"{topic_prefix}.cells"))
@@ -305,7 +305,7 @@ def test_benchmark_waits_for_records_not_markers(
         line.wait_until_in_ledger(1.0)
     worker.commit(offsets=[TopicPartition(ticks, 0, 1)], asynchronous=False)
     worker.close()
-    line.wait_until_in_ledger(PATIENCE_S)
+    line.wait_until_in_ledger(TIMEOUT_S)
 
 
 @pytest.mark.drill

@@ -14,7 +14,7 @@ from schemas.codec import decode_event
 from schemas.jobs import JobSubmitted
 from schemas.kafka_connection import KafkaConnection
 from streams.kafka.reader import KafkaReader
-from tests.integration.deployment import DEMO_CELLS, UP_PATIENCE_S, Up, bids_file, demo_bid, until
+from tests.integration.deployment import DEMO_CELLS, UP_TIMEOUT_S, Up, bids_file, demo_bid, until
 from tests.support.processes import is_gone_within
 
 
@@ -28,7 +28,7 @@ def test_up_stops_in_order_and_keeps_data(start_up, tmp_path, monkeypatch, capsy
     file = bids_file(tmp_path / "bids.yaml", demo_bid("kept", 3))
     assert run(["submit", file]) == 0
     second = start_up()
-    assert second.process.wait(UP_PATIENCE_S) == 1
+    assert second.process.wait(UP_TIMEOUT_S) == 1
     assert f"process {up.process.pid} runs the deployment" in second.output
     assert up.interrupt() == 130
     assert "stopping" in up.output
@@ -54,11 +54,11 @@ def test_up_stops_in_order_and_keeps_data(start_up, tmp_path, monkeypatch, capsy
 @pytest.mark.slow
 def test_first_bid_finds_cell_with_time(start_up, tmp_path, monkeypatch):
     interrupted = start_up()
-    until(lambda: "cell demo is configured" in interrupted.output, "the cell", UP_PATIENCE_S)
+    until(lambda: "cell demo is configured" in interrupted.output, "the cell", UP_TIMEOUT_S)
     assert interrupted.interrupt() == 130
     up = start_up()
     monkeypatch.setenv("MILLRACE_DATA_DIR", str(tmp_path / "data"))
-    address = until(running_address, "the address of the deployment", UP_PATIENCE_S)
+    address = until(running_address, "the address of the deployment", UP_TIMEOUT_S)
     assert run(["submit", bids_file(tmp_path / "bids.yaml", demo_bid("first", 3))]) == 0
     with KafkaReader(KafkaConnection(bootstrap_servers=address.bootstrap_servers)) as reader:
         ledger = list(reader.read(reader.slice("millrace.ledger")))
@@ -80,12 +80,12 @@ def test_bids_left_by_demo_fit_cell_of_up(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("MILLRACE_BOOTSTRAP_SERVERS", raising=False)
     up = Up(tmp_path / "up.log")
     try:
-        until(lambda: "2 of 2 nodes" in up.output, "its nodes", UP_PATIENCE_S)
+        until(lambda: "2 of 2 nodes" in up.output, "its nodes", UP_TIMEOUT_S)
         assert run(["submit", str(bids)]) == 0
         said = capsys.readouterr().out
         assert "my-first-adapter admitted" in said
         assert "too-cheap rejected (price_not_below_bid)" in said
-        until(lambda: list(home.adapters.rglob("adapter_model.safetensors")), "the adapter", UP_PATIENCE_S)
+        until(lambda: list(home.adapters.rglob("adapter_model.safetensors")), "the adapter", UP_TIMEOUT_S)
     finally:
         assert up.interrupt() == 130
 
@@ -97,7 +97,7 @@ def test_children_die_with_a_parent_that_is_killed(start_up):
     assert len(children) >= 3
     up.process.kill()
     up.process.wait()
-    deadline_s = time.monotonic() + UP_PATIENCE_S
+    deadline_s = time.monotonic() + UP_TIMEOUT_S
     assert all(is_gone_within(child, deadline_s - time.monotonic()) for child in children)
 
 
@@ -111,7 +111,7 @@ def test_a_broker_that_is_killed_is_started_again(start_up, tmp_path, monkeypatc
         with suppress(psutil.NoSuchProcess):  # it dies with its supervisor
             process.kill()
     until(
-        lambda: "broker died and is started again" in up.output, "the broker is started again", UP_PATIENCE_S
+        lambda: "broker died and is started again" in up.output, "the broker is started again", UP_TIMEOUT_S
     )
     monkeypatch.setenv("MILLRACE_DATA_DIR", str(tmp_path / "data"))
     file = bids_file(tmp_path / "bids.yaml", demo_bid("after", 3))

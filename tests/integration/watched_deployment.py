@@ -66,14 +66,14 @@ class WatchedDeployment:
     def folders(self) -> Folders:
         return self.deployment.layout.folders
 
-    def until(self, question: Callable[[], object], what: str, patience_s: float = READY_S) -> None:
+    def until(self, question: Callable[[], object], what: str, timeout_s: float = READY_S) -> None:
         """Wait until something is so, and start again what has died meanwhile."""
 
         def answer() -> object:
             self.deployment.keep_running()
             return question()
 
-        _until(answer, what, patience_s)
+        _until(answer, what, timeout_s)
 
     def begin(self) -> None:
         self._decision_records = Records(self.target, DECISIONS)

@@ -21,7 +21,7 @@ class CountOptions(DrawingOptions):
 def draw(drawing: Drawing) -> list[TimedEvent[Event]]:
     """Ten jobs within ten minutes, unless others are wanted."""
     options = drawing.options_as(CountOptions)
-    draws = random.Random(f"{drawing.seed}/counting")
+    rng = random.Random(f"{drawing.seed}/counting")
     span_s = 600.0 if drawing.span_s is None else drawing.span_s
     jobs = 10 if drawing.jobs is None else drawing.jobs
     return [
@@ -31,10 +31,10 @@ def draw(drawing: Drawing) -> list[TimedEvent[Event]]:
                 cell=drawing.cell.cell,
                 job_id=f"drawn-{number}",
                 user="ann",
-                zone=draws.choice(drawing.zones).id,
-                workload=CountWorkload(goal=draws.randint(1, options.largest_goal)),
+                zone=rng.choice(drawing.zones).id,
+                workload=CountWorkload(goal=rng.randint(1, options.largest_goal)),
                 terms=QueueTerms(),
             ),
         )
-        for number, time_s in enumerate(sorted(draws.uniform(0, span_s) for _ in range(jobs)))
+        for number, time_s in enumerate(sorted(rng.uniform(0, span_s) for _ in range(jobs)))
     ]

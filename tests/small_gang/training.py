@@ -12,7 +12,7 @@ from torch import Tensor
 from executors.gang.batches import share
 from executors.gang.checkpoints import MODEL_TENSORS, JobResult, Position, State
 from executors.gang.group import ProcessGroup
-from executors.gang.rank import live
+from executors.gang.rank import run_rank_process
 from executors.gang.replicated import ReplicatedTraining
 from tests.small_gang.runner import LineOrder
 
@@ -23,7 +23,7 @@ LINE = "line.json"
 
 def run_rank(order_json: str, connection: "Connection[bytes, bytes]") -> None:
     """Run one rank until it ends."""
-    live(LineOrder, LineTraining, order_json, connection)
+    run_rank_process(LineOrder, LineTraining, order_json, connection)
 
 
 @dataclass(frozen=True)

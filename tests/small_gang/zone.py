@@ -72,7 +72,7 @@ class SmallGangZone(RigidZone[LineJob, Reason]):
 
     def wake(self, time_s: float) -> None:
         super().wake(time_s)
-        self._vacate()
+        self._evict()
         for job in self._gangs.waiting:
             if not self._gangs.start(job):
                 break

@@ -13,7 +13,7 @@ from schemas.base import MAX_TIME_S, Event
 from schemas.clock import ClockTicked
 from schemas.codec import MAX_VALUE_BYTES, decode_event
 from schemas.registry import EVENTS_BY_TOPIC, TOPIC_BY_EVENT, writer_of
-from streams.cell.ledger import read_ledger
+from streams.cell.ledger import ledger_event_of
 from streams.cell.rules import RuleBook
 from streams.kafka.records import ReadRecord, SentRecord
 from streams.worker.intake import MAX_KEPT_VALUE_BYTES, Accepted, Intake, IntakeTopic
@@ -64,7 +64,7 @@ def test_good_record_enters_the_ledger_canonically() -> None:
     assert (sent.topic, sent.key, sent.value) == ("t.ledger", b"alpha", GOOD.value)
     assert decode_event(sent.value, sent.headers) == GOOD
     as_read = ReadRecord(sent.topic, 0, 5, None, sent.key, sent.value, sent.headers)
-    assert read_ledger(as_read).envelope == GOOD
+    assert ledger_event_of(as_read).envelope == GOOD
 
 
 def test_structured_mode_enters_the_ledger_in_binary_mode() -> None:
@@ -294,7 +294,7 @@ def test_mutated_records_never_crash(seed: int, number: int) -> None:
 
     if sent.topic == "t.ledger":
         as_read = ReadRecord(sent.topic, 0, 5, None, sent.key, sent.value, sent.headers)
-        event = read_ledger(as_read).envelope.event
+        event = ledger_event_of(as_read).envelope.event
         assert event.cell == "alpha"
         assert claim is None or claim.writer == writer_of(event), "it waits as what it is"
     else:

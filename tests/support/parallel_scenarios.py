@@ -198,7 +198,8 @@ def train_by_plan(rank: Rank) -> dict[str, Any]:
                 gaps_s, allreduces = measured_step(ranks.trace, began_s)
                 plan = agreed_plan(plan_step(gaps_s, allreduces), len(gaps_s))
             if number == 2:
-                plan = agreed_plan(StepPlan((rank.arguments["after"],) * len(plan.after)), len(gaps_s))
+                own = StepPlan((rank.arguments["after"],) * len(plan.all_to_alls_before))
+                plan = agreed_plan(own, len(gaps_s))
         return {"gradients": gradients, "orders": orders}
 
 

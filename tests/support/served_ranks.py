@@ -132,7 +132,7 @@ def serve(rank: Rank) -> dict[str, Any]:
                 {
                     "tokens": each.tokens.tolist(),
                     "doubles": each.doubles,
-                    "foretold": each.is_as_forecast,
+                    "as_forecast": each.is_as_forecast,
                     "revised": each.is_revised,
                     "loads": each.loads,
                     "busiest": each.busiest_tokens,

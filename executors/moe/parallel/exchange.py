@@ -39,7 +39,7 @@ def agreed_plan(plan: StepPlan, all_to_alls: int) -> StepPlan:
         DisagreementError: a rank's plan has another number of micro-ops, so its step differs; or it has not
             received rank 0's plan.
     """
-    everyones = _gathered([len(plan.after), all_to_alls])
+    everyones = _gathered([len(plan.all_to_alls_before), all_to_alls])
     for rank, counts in enumerate(everyones):
         for kind, mine, first in zip(
             (CollectiveKind.ALLREDUCE, CollectiveKind.ALL_TO_ALL), counts, everyones[0], strict=True
@@ -48,11 +48,11 @@ def agreed_plan(plan: StepPlan, all_to_alls: int) -> StepPlan:
                 raise DisagreementError(
                     f"ranks disagree: rank {rank} has {mine} {kind} micro-ops in a step, rank 0 has {first}"
                 )
-    after = torch.tensor(plan.after, dtype=torch.int64)
-    if plan.after:
+    before = torch.tensor(plan.all_to_alls_before, dtype=torch.int64)
+    if plan.all_to_alls_before:
         with detecting_loss():
-            dist.broadcast(after, 0)
-    agreed = StepPlan(tuple(after.tolist()))
+            dist.broadcast(before, 0)
+    agreed = StepPlan(tuple(before.tolist()))
     digests = _gathered([int(agreed.digest[:_DIGITS], 16)])
     if other := [rank for rank, digest in enumerate(digests) if digest != digests[0]]:
         raise DisagreementError(f"ranks disagree: ranks {other} have not received the plan of rank 0")

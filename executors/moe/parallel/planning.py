@@ -6,6 +6,7 @@ import queue
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from executors.gang.group import DisagreementError
 from executors.moe.parallel.micro_ops import CollectiveKind, MicroOpRecord
@@ -17,12 +18,12 @@ class MeasuredAllreduce:
     """An allreduce micro-op of a measured step.
 
     Attributes:
-        after: number of the step's all-to-all micro-ops submitted before this one.
+        all_to_alls_before: number of the step's all-to-all micro-ops submitted before this one.
         ready_s: seconds from the end of the all-to-all before it to its submission; 0 if that had not ended.
         duration_s: its duration when it runs alone.
     """
 
-    after: int
+    all_to_alls_before: int
     ready_s: float
     duration_s: float
 
@@ -32,22 +33,23 @@ class StepPlan:
     """Interleaving of the micro-ops of a step.
 
     Attributes:
-        after: for each allreduce micro-op of a step, in the order of submission, number of the step's
-            all-to-all micro-ops that are issued before it. Never decreases.
+        all_to_alls_before: for each allreduce micro-op of a step, in the order of submission, number of the
+            step's all-to-all micro-ops that are issued before it. Never decreases.
     """
 
-    after: tuple[int, ...]
+    all_to_alls_before: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if any(later < earlier for earlier, later in zip(self.after, self.after[1:], strict=False)):
+        if any(later < earlier for earlier, later in pairwise(self.all_to_alls_before)):
             raise ValueError(
-                f"plan {list(self.after)}: the values must not decrease, since allreduces keep their order"
+                f"plan {list(self.all_to_alls_before)}: the values must not decrease, since allreduces keep "
+                "their order"
             )
 
     @property
     def digest(self) -> str:
         """Return a digest, by which ranks compare their plans."""
-        return hashlib.sha256(json.dumps(self.after).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(self.all_to_alls_before).encode()).hexdigest()[:16]
 
 
 def measured_step(
@@ -80,19 +82,19 @@ def plan_step(gaps_s: Sequence[float], allreduces: Sequence[MeasuredAllreduce]) 
             submission; 0 if it is submitted before that end.
         allreduces: allreduce micro-ops in the order of submission.
     """
-    after: list[int] = []
+    all_to_alls_before: list[int] = []
     gap, used_s = 0, 0.0
     for each in allreduces:
-        if each.after > gap:
-            gap, used_s = each.after, 0.0
+        if each.all_to_alls_before > gap:
+            gap, used_s = each.all_to_alls_before, 0.0
         while gap < len(gaps_s):
-            begins_s = max(used_s, each.ready_s if gap == each.after else 0.0)
+            begins_s = max(used_s, each.ready_s if gap == each.all_to_alls_before else 0.0)
             if begins_s + each.duration_s <= gaps_s[gap]:
                 used_s = begins_s + each.duration_s
                 break
             gap, used_s = gap + 1, 0.0
-        after.append(gap)
-    return StepPlan(tuple(after))
+        all_to_alls_before.append(gap)
+    return StepPlan(tuple(all_to_alls_before))
 
 
 class PlannedOrder(Order):
@@ -111,7 +113,7 @@ class PlannedOrder(Order):
     """
 
     def __init__(self) -> None:
-        self._issue: queue.SimpleQueue[CollectiveKind] = queue.SimpleQueue()
+        self._to_issue: queue.SimpleQueue[CollectiveKind] = queue.SimpleQueue()
         self._plan = StepPlan(())
         self._all_to_alls = 0
         self._allreduces = 0
@@ -133,22 +135,23 @@ class PlannedOrder(Order):
 
     def submitted(self, kind: CollectiveKind, label: str) -> None:  # noqa: ARG002
         if kind is CollectiveKind.ALL_TO_ALL:
-            self._issue.put(kind)
+            self._to_issue.put(kind)
             self._all_to_alls += 1
             while self._deferred and self._deferred[0] <= self._all_to_alls:
                 self._deferred.popleft()
-                self._issue.put(CollectiveKind.ALLREDUCE)
+                self._to_issue.put(CollectiveKind.ALLREDUCE)
             return
-        planned = self._plan.after[self._allreduces] if self._allreduces < len(self._plan.after) else 0
+        before = self._plan.all_to_alls_before
+        planned = before[self._allreduces] if self._allreduces < len(before) else 0
         self._allreduces += 1
         if self._deferred or planned > self._all_to_alls:
             self._deferred.append(max(planned, self._deferred[-1] if self._deferred else 0))
         else:
-            self._issue.put(kind)
+            self._to_issue.put(kind)
 
     def next(self, wait_s: float) -> CollectiveKind | None:
         """Return the kind to issue next; None if none was submitted during the wait."""
         try:
-            return self._issue.get(timeout=wait_s)
+            return self._to_issue.get(timeout=wait_s)
         except queue.Empty:
             return None

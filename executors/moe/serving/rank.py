@@ -20,7 +20,7 @@ from executors.gang.folder import result_path
 from executors.gang.group import ProcessGroup
 from executors.gang.messages import Ended, Joined, RankProgress
 from executors.gang.models import check_length, model_directory, named_as_in_job
-from executors.gang.rank import EndReason, GangRank, Work, live
+from executors.gang.rank import EndReason, GangRank, Work, run_rank_process
 from executors.lora.dataset import DatasetRoot
 from executors.lora.records import with_columns
 from executors.moe.runner import MoeOrder
@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 
 def run_rank(order_json: str, connection: "Connection[bytes, bytes]") -> None:
-    live(MoeOrder, ExpertServing, order_json, connection)
+    run_rank_process(MoeOrder, ExpertServing, order_json, connection)
 
 
 class Placed(Record):

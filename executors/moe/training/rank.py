@@ -12,7 +12,7 @@ from torch import nn
 from executors.gang.checkpoints import MODEL_TENSORS, JobResult, Position, State
 from executors.gang.group import ProcessGroup
 from executors.gang.models import ModelError, check_length, model_directory
-from executors.gang.rank import GangRank, live
+from executors.gang.rank import GangRank, run_rank_process
 from executors.gang.training import GangTraining
 from executors.lora.batch import TokenSequence
 from executors.lora.checkpoint import FIRST_MOMENT, OPTIMIZER_TENSORS, SECOND_MOMENT
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 def run_rank(order_json: str, connection: "Connection[bytes, bytes]") -> None:
-    live(MoeOrder, ExpertTraining, order_json, connection)
+    run_rank_process(MoeOrder, ExpertTraining, order_json, connection)
 
 
 class ExpertTraining(GangTraining[MoeOrder, SampleShare]):

@@ -115,7 +115,7 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
             case ProfileOrdered() if (job := self._job(outcome.order.job_id)) is not None:
                 job.profiled_on = (outcome.node, outcome.gpus)
             case JobForetold(zone=self._zone) if (job := self._job(outcome.job_id)) is not None:
-                job.profiled_on, job.foretold = None, outcome
+                job.profiled_on, job.forecast = None, outcome
             case SolveRequested(zone=self._zone, has_problem=True):
                 self._note_steps(outcome)
             case TaskChanged(zone=self._zone):
@@ -315,11 +315,11 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
         # A job without a verdict ran alone; its first forecast precedes any estimate.
         if (
             job.judged is None
-            and job.foretold is not None
-            and job.foretold.reason != "profiled"
+            and job.forecast is not None
+            and job.forecast.reason != "profiled"
             and job.iterations
         ):
-            self._alone_errors.add(job.foretold.iterations, job.iterations)
+            self._alone_errors.add(job.forecast.iterations, job.iterations)
 
     def _note_steps(self, request: SolveRequested) -> None:
         match request.problem:

@@ -21,7 +21,7 @@ class TuningTimeline(JobTimeline):
     accuracy: float | None = None
     """Best accuracy of its training, without that in an undone merge."""
     preemptions: int = 0
-    foretold: JobForetold | None = None
+    forecast: JobForetold | None = None
     """Latest forecast."""
     step_s: dict[int, float] = field(default_factory=dict)
     """Step time by number of GPUs, ascending, from the zone's problems."""
@@ -101,7 +101,7 @@ class TuningTimeline(JobTimeline):
             "partner": merge.partner_of(self.job_id) if merge is not None and is_merged else None,
             "was_undone": merge is not None and merge.is_undone_for(self.job_id),
             "preemptions": self.preemptions,
-            "foretold_iterations": None if self.foretold is None else self.foretold.iterations,
+            "foretold_iterations": None if self.forecast is None else self.forecast.iterations,
             "iterations": self.iterations,
             "saved_s": None if judged is None else judged.saved_s,
             "finish_time_fairness": fairness,

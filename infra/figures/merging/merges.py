@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from schemas.merging.estimates import MergeMode
-from schemas.merging.outcomes import MergeForetold, MergeJudged, TaskChanged
+from schemas.merging.outcomes import MergeForecast, MergeJudged, TaskChanged
 
 
 @dataclass
@@ -14,7 +14,7 @@ class Merge:
     mode: MergeMode
     jobs: tuple[str, str]
     """Ids of the jobs; in a temporal merge, the donor is first."""
-    foretold: dict[str, MergeForetold] = field(default_factory=dict)
+    forecasts: dict[str, MergeForecast] = field(default_factory=dict)
     """Forecasts by job."""
     judged: dict[str, MergeJudged] = field(default_factory=dict)
     """Results by job; in a temporal merge, only the receiver has one."""
@@ -33,8 +33,8 @@ class Merge:
         """Return the merge that a change of a task begins; None if it begins none."""
         match change:
             case TaskChanged(reason="merged", mode="temporal" | "spatial" as mode, job_ids=(first, second)):
-                foretold = {each.job_id: each for each in change.foretold}
-                return cls(mode, (first, second), foretold, has_begun=mode == "spatial")
+                forecasts = {each.job_id: each for each in change.foretold}
+                return cls(mode, (first, second), forecasts, has_begun=mode == "spatial")
         return None
 
     def change(self, change: TaskChanged) -> None:

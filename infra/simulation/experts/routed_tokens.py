@@ -30,9 +30,9 @@ class SimulatedRouting:
 
     def counts(self, layer: int, time_s: float, tokens: int) -> tuple[int, ...]:
         """Return random counts, about `tokens` together, of the tokens of each expert at a time."""
-        draws = random.Random(f"{self.seed}/{layer}/{time_s}")
+        rng = random.Random(f"{self.seed}/{layer}/{time_s}")
         means = [part * tokens for part in self.popularity(layer, time_s)]
-        return tuple(max(0, round(draws.gauss(mean, math.sqrt(mean)))) for mean in means)
+        return tuple(max(0, round(rng.gauss(mean, math.sqrt(mean)))) for mean in means)
 
     def _order(self, layer: int, period: int) -> list[float]:
         ranks = list(range(1, self.experts + 1))

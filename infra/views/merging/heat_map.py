@@ -46,7 +46,7 @@ def draw(transfers: Sequence[Transfer], path: Path, title: str) -> None:
 
     tasks = sorted(tasks_in(transfers)[:MOST_TASKS])
     modes = list(dict.fromkeys(transfer.mode for transfer in transfers))
-    known = [gain for each in transfers for gain in (each.foretold, each.gain) if gain is not None]
+    known = [gain for each in transfers for gain in (each.forecast, each.gain) if gain is not None]
     most = max([_LEAST_SCALE, *map(abs, known)])
     colours = ScalarMappable(Normalize(-most, most), _COLOURS)
     side = max(_CELL_INCHES * len(tasks), _LEAST_SIDE_INCHES)
@@ -78,8 +78,8 @@ def _map(axes: Any, transfers: Sequence[Transfer], tasks: Sequence[str], colours
         if transfer.donor not in place or transfer.receiver not in place:
             continue
         x, y = place[transfer.receiver], place[transfer.donor]
-        if transfer.foretold is not None:
-            axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, color=colours.to_rgba(transfer.foretold)))
+        if transfer.forecast is not None:
+            axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, color=colours.to_rgba(transfer.forecast)))
         if transfer.merges:
             inside = _UNKNOWN if transfer.gain is None else colours.to_rgba(transfer.gain)
             axes.add_patch(Rectangle((x - 0.3, y - 0.3), 0.6, 0.6, facecolor=inside, edgecolor="black"))

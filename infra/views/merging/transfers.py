@@ -28,7 +28,7 @@ class Transfer:
     donor: str
     """Path of its training data."""
     receiver: str
-    foretold: float | None = None
+    forecast: float | None = None
     """Latest forecast gain of the receiver's accuracy (G, Eq. 1), the mean over kinds of jobs."""
     gains: list[float] = field(default_factory=list)
     """Known gains of merges that were not undone."""
@@ -49,7 +49,7 @@ class Transfer:
             "mode": self.mode,
             "donor": self.donor,
             "receiver": self.receiver,
-            "foretold_gain": self.foretold,
+            "foretold_gain": self.forecast,
             "gain": self.gain,
             "merges": self.merges,
             "undone": self.undone,
@@ -71,7 +71,7 @@ class Transfers:
         self._tasks: dict[str, TuningWorkload] = {}
         """Workload of the first job of each task."""
         self._task_of_job: dict[str, str] = {}
-        self._foretold: dict[Pair, tuple[int, float]] = {}
+        self._forecasts: dict[Pair, tuple[int, float]] = {}
         """Number of the request, and gain."""
         self._judged: list[MergeJudged] = []
 
@@ -100,8 +100,8 @@ class Transfers:
             pair = mode, names.get(donor, donor), names.get(receiver, receiver)
             return found.setdefault(pair, Transfer(*pair))
 
-        for (mode, donor, receiver), (_, gain) in self._foretold.items():
-            at(mode, donor, receiver).foretold = gain
+        for (mode, donor, receiver), (_, gain) in self._forecasts.items():
+            at(mode, donor, receiver).forecast = gain
         for told in self._judged:
             tasks = [self._task_of_job.get(job_id) for job_id in (told.partner, told.job_id)]
             if tasks[0] is None or tasks[1] is None:
@@ -128,8 +128,8 @@ class Transfers:
             if told.mode == "spatial":
                 gains.setdefault((told.mode, receiver, donor), []).append(told.donor_gain)
         for pair, values in gains.items():
-            if self._foretold.get(pair, (-1, 0.0))[0] <= place:
-                self._foretold[pair] = place, math.fsum(values) / len(values)
+            if self._forecasts.get(pair, (-1, 0.0))[0] <= place:
+                self._forecasts[pair] = place, math.fsum(values) / len(values)
 
     def _names(self) -> dict[str, str]:
         """Return the path of each task's training data, with its validation data if not unique."""

@@ -6,7 +6,7 @@ from infra.views.merging.solves import answered_words, competing_words, requeste
 from infra.views.merging.words import (
     changed_words,
     evaluated_words,
-    foretold_words,
+    forecast_words,
     judged_words,
     plan_words,
     profile_words,
@@ -60,7 +60,7 @@ class MergingView(PolicyView):
             case JobAdmitted(evidence=QueuedTask() as place):
                 return ["admitted to the queue", queued_words(place)]
             case JobForetold():
-                return list(foretold_words(told))
+                return list(forecast_words(told))
             case ProfileReported():
                 return list(profile_words(told))
             case TaskEvaluated():
@@ -84,7 +84,7 @@ class MergingView(PolicyView):
             case JobAdmitted(evidence=QueuedTask() as place):
                 return f"{outcome.job_id} queued: {queued_words(place)}"
             case JobForetold():
-                return f"{outcome.job_id}: {next(foretold_words(outcome))}"
+                return f"{outcome.job_id}: {next(forecast_words(outcome))}"
             case TaskChanged():
                 return f"{', '.join(outcome.job_ids)}: {next(changed_words(outcome))}"
             case MergeJudged():

@@ -8,7 +8,7 @@ from infra.views.sentences import sentence
 from schemas.merging.commands import TransferMode
 from schemas.merging.outcomes import (
     JobForetold,
-    MergeForetold,
+    MergeForecast,
     MergeJudged,
     PlanDecided,
     QueuedTask,
@@ -50,7 +50,7 @@ def queued_words(place: QueuedTask) -> str:
     return f"jobs that wait beside it: {place.jobs_waiting}; it {profile}"
 
 
-def foretold_words(told: JobForetold) -> Iterator[str]:
+def forecast_words(told: JobForetold) -> Iterator[str]:
     """Yield words about the forecast of a job, and its source."""
     iterations = counted(told.iterations, "iteration")
     match told.reason:
@@ -185,9 +185,9 @@ def plan_words(plan: PlanDecided) -> Iterator[str]:
         yield f"sum of slowdowns {plan.objective:.4g}{least}; solved in {plan.solve_s:.2f} s"
 
 
-def _merge_words(told: MergeForetold) -> str:
+def _merge_words(told: MergeForecast) -> str:
     return (
-        f"{told.job_id} has a forecast gain of {signed_percent(told.gain)} in accuracy, and "
+        f"forecast for {told.job_id}: a gain of {signed_percent(told.gain)} in accuracy, and "
         f"{told.iterations} iterations instead of {told.iterations_alone}"
     )
 

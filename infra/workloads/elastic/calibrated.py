@@ -129,13 +129,13 @@ def _mean_gpu_s(most_gpus: int) -> float:
     )
 
 
-def _offsets(count: int, days: float, block_mean_gaps: float, draws: random.Random) -> list[float]:
+def _offsets(count: int, days: float, block_mean_gaps: float, rng: random.Random) -> list[float]:
     """Return times of a bursty process, warped so that hours and days get the shares of their weights."""
     hours = math.ceil(days * DAY_S / HOUR_S)
     lengths_s = [min(HOUR_S, days * DAY_S - hour * HOUR_S) for hour in range(hours)]
     weights = [_hour_weight(hour) for hour in range(hours)]
     cumulative = [0.0, *accumulate(w * length_s for w, length_s in zip(weights, lengths_s, strict=True))]
-    times = cox_times(count, draws, LOG_RATE_VARIANCE, block_mean_gaps)
+    times = cox_times(count, rng, LOG_RATE_VARIANCE, block_mean_gaps)
     # Half a gap before the first arrival and after the last.
     scale = cumulative[-1] / (times[-1] - times[0] + 1.0)
     offsets = []
@@ -151,20 +151,20 @@ def _hour_weight(hour: int) -> float:
     return HOUR_WEIGHTS[hour_of_day] * (WEEKEND_WEIGHT if day % 7 in WEEKEND_DAYS else 1.0)
 
 
-def _demands(count: int, draws: random.Random) -> list[tuple[int, float, bool]]:
+def _demands(count: int, rng: random.Random) -> list[tuple[int, float, bool]]:
     """Return GPUs, running time (s), and whether it is scalable, of each job in a random order."""
     demands: list[tuple[int, float, bool]] = []
     share = 0.0
     for class_share, kind in CLASSES:
         share += class_share
-        drawn = _of_class(kind, round(share * count) - len(demands), draws)
+        drawn = _of_class(kind, round(share * count) - len(demands), rng)
         scale = kind.mean_s / fmean(duration_s for _, duration_s in drawn) if kind.mean_s and drawn else 1.0
         demands += [(gpus, duration_s * scale, kind is SCALABLE) for gpus, duration_s in drawn]
-    draws.shuffle(demands)
+    rng.shuffle(demands)
     return demands
 
 
-def _of_class(kind: JobClass, count: int, draws: random.Random) -> list[tuple[int, float]]:
+def _of_class(kind: JobClass, count: int, rng: random.Random) -> list[tuple[int, float]]:
     normal = NormalDist(math.log(kind.median_s), kind.log_deviation)
     whole = math.fsum(kind.gpu_weights.values())
     drawn: list[tuple[int, float]] = []
@@ -174,7 +174,7 @@ def _of_class(kind: JobClass, count: int, draws: random.Random) -> list[tuple[in
         size = round(count * weight / whole) - len(drawn)
         for place in range(size):
             # The inverse has no values at 0 and 1.
-            quantile = (place + min(max(draws.random(), 1e-9), 1 - 1e-9)) / size
+            quantile = (place + min(max(rng.random(), 1e-9), 1 - 1e-9)) / size
             duration_s = math.exp(normal.inv_cdf(quantile))
             drawn.append((gpus, min(max(duration_s, kind.least_s), LONGEST_S)))
     return drawn

@@ -141,31 +141,31 @@ def draw_abilities(requests: Sequence[JobRequest], abilities: Abilities, seed: i
 
 
 def _elastic(requests: Sequence[JobRequest], share: float | None, seed: int) -> set[int]:
-    draws = random.Random(f"{seed}/elastic/scaling")
+    rng = random.Random(f"{seed}/elastic/scaling")
     scalable = [index for index, request in enumerate(requests) if request.scalable]
     if share is None:
         return set(scalable)
     others = [index for index, request in enumerate(requests) if not request.scalable]
-    draws.shuffle(scalable)
-    draws.shuffle(others)
+    rng.shuffle(scalable)
+    rng.shuffle(others)
     return set([*scalable, *others][: round(share * len(requests))])
 
 
-def _first(indices: Sequence[int], share: float, draws: random.Random) -> set[int]:
+def _first(indices: Sequence[int], share: float, rng: random.Random) -> set[int]:
     """Return a share of the indices, drawn as the first ones of a random order."""
     order = list(indices)
-    draws.shuffle(order)
+    rng.shuffle(order)
     return set(order[: round(share * len(order))])
 
 
 def _by_day(requests: Sequence[JobRequest], share: float, seed: int) -> set[int]:
     """Draw an equal share of each day's jobs ("distributed evenly across 15 days")."""
-    draws = random.Random(f"{seed}/elastic/heterogeneous")
+    rng = random.Random(f"{seed}/elastic/heterogeneous")
     chosen: set[int] = set()
     for _, day in groupby(
         range(len(requests)), key=lambda index: math.floor(requests[index].offset_s / DAY_S)
     ):
-        chosen |= _first(list(day), share, draws)
+        chosen |= _first(list(day), share, rng)
     return chosen
 
 

@@ -62,15 +62,15 @@ def generate_load(seed: int, days: float, trough: float = TROUGH, peak: float = 
             f"a load of {days} days from {trough} to {peak}: expected more than 0 days, and "
             "0 <= trough < peak <= 1"
         )
-    draws = random.Random(f"{seed}/elastic/load")
+    rng = random.Random(f"{seed}/elastic/load")
     innovation = BURST_DEVIATION * math.sqrt(1 - BURST_MEMORY**2)
-    burst = draws.gauss(0, BURST_DEVIATION)
+    burst = rng.gauss(0, BURST_DEVIATION)
     samples = []
     for step in range(math.ceil(days * DAY_S / INTERVAL_S)):
         offset_s = step * INTERVAL_S
         level = trough + (peak - trough) * _level(offset_s)
         samples.append(LoadSample(offset_s, min(max(level + burst, trough), peak)))
-        burst = BURST_MEMORY * burst + draws.gauss(0, innovation)
+        burst = BURST_MEMORY * burst + rng.gauss(0, innovation)
     return samples
 
 

@@ -61,7 +61,7 @@ def chosen_by_share(
     among: Sequence[int],
     job_share: float,
     load_share: float,
-    draws: random.Random,
+    rng: random.Random,
 ) -> list[int]:
     """Draw some of the requests at the indices `among`: `job_share` of all requests by count, and
     `load_share` of all GPU time.
@@ -78,17 +78,17 @@ def chosen_by_share(
     # Two equations: rates times counts give the target jobs, rates times GPU times the target GPU time.
     determinant = len(big) * small_gpu_s - len(small) * big_gpu_s
     if small_gpu_s == 0 or determinant == 0:
-        return sorted(_evenly(ranked, min(target_gpu_s / ((big_gpu_s + small_gpu_s) or 1.0), 1.0), draws))
+        return sorted(_evenly(ranked, min(target_gpu_s / ((big_gpu_s + small_gpu_s) or 1.0), 1.0), rng))
     big_rate = (target_jobs * small_gpu_s - len(small) * target_gpu_s) / determinant
     least, most = (target_gpu_s - small_gpu_s) / big_gpu_s, target_gpu_s / big_gpu_s
     big_rate = min(max(big_rate, least, 0.0), most, 1.0)
     small_rate = min((target_gpu_s - big_rate * big_gpu_s) / small_gpu_s, 1.0)
-    return sorted([*_evenly(big, big_rate, draws), *_evenly(small, small_rate, draws)])
+    return sorted([*_evenly(big, big_rate, rng), *_evenly(small, small_rate, rng)])
 
 
-def _evenly(ranked: Sequence[int], rate: float, draws: random.Random) -> list[int]:
+def _evenly(ranked: Sequence[int], rate: float, rng: random.Random) -> list[int]:
     """Return a systematic sample at `rate`, spread over all ranks, from a random start."""
-    start = draws.random()
+    start = rng.random()
     return [
         index
         for place, index in enumerate(ranked)
@@ -175,9 +175,9 @@ def _requests(run: Sequence[TraceJob], offsets: Sequence[float], seed: int) -> l
         JobRequest(offset_s, job.user, int(job.gpus), job.duration_s, scalable=False)
         for offset_s, job in zip(offsets, run, strict=True)
     ]
-    draws = random.Random(f"{seed}/elastic/scalable")
+    rng = random.Random(f"{seed}/elastic/scalable")
     candidates = [index for index, request in enumerate(requests) if request.gpus > 1]
-    for index in chosen_by_share(requests, candidates, SCALABLE_SHARE, SCALABLE_LOAD_SHARE, draws):
+    for index in chosen_by_share(requests, candidates, SCALABLE_SHARE, SCALABLE_LOAD_SHARE, rng):
         requests[index] = replace(requests[index], scalable=True)
     return requests
 

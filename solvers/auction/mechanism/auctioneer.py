@@ -131,7 +131,7 @@ class Auctioneer:
     def replan(
         self,
         demand: Demand,
-        priced: AbstractSet[tuple[int, int]],
+        priced_slots: AbstractSet[tuple[int, int]],
         density_micros: float,
         first_slot: int,
         last_slot: int,
@@ -141,7 +141,7 @@ class Auctioneer:
 
         Args:
             demand: demand of the remaining work; former room is already released.
-            priced: (slot, row) of the node-slots whose prices the task has raised already.
+            priced_slots: (slot, row) of the node-slots whose prices the task has raised already.
             density_micros: b-bar_il of the task's award.
             budget_steps: see `best_schedule`.
 
@@ -152,7 +152,7 @@ class Auctioneer:
         window = Window.of(self.market, demand, options, first_slot, last_slot)
         if window is None:
             return None
-        return self.prices.replan(demand, window, priced, density_micros, budget_steps)
+        return self.prices.replan(demand, window, priced_slots, density_micros, budget_steps)
 
     def release(self, placement: Placement, demand: Demand) -> None:
         """Release future node-slots of an admitted job that still counts in the planned welfare."""

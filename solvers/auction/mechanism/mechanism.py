@@ -157,12 +157,12 @@ class Prices(Protocol):
         self,
         demand: Demand,
         window: Window,
-        priced: AbstractSet[tuple[int, int]],
+        priced_slots: AbstractSet[tuple[int, int]],
         density_micros: float,
         budget_steps: int,
     ) -> Schedule | None:
         """Find a plan for the rest of an admitted task, take its room, and raise the prices of the node-slots
-        that are not in `priced`."""
+        that are not in `priced_slots`."""
 
     @property
     def basis(self) -> "PostedBasis | None":

@@ -172,7 +172,7 @@ class RisingPrices:
         self,
         demand: Demand,
         window: Window,
-        priced: AbstractSet[tuple[int, int]],
+        priced_slots: AbstractSet[tuple[int, int]],
         density_micros: float,
         budget_steps: int,
     ) -> Schedule | None:
@@ -186,7 +186,7 @@ class RisingPrices:
         if schedule is None:
             return None
         self._market.reserve(schedule.placement, demand)
-        fresh = [node_slot for node_slot in schedule.placement.node_slots() if node_slot not in priced]
+        fresh = [node_slot for node_slot in schedule.placement.node_slots() if node_slot not in priced_slots]
         added = Placement(tuple(slot for slot, _ in fresh), tuple(row for _, row in fresh))
         self._raise(added, demand, density_micros, at_least_micros=0)
         return schedule

@@ -77,11 +77,11 @@ SAMPLE_SHARE, RELAXATION_SHARE = 0.15, 0.6
 """Parts of the time after which the descent uses all tasks, and after which plans are searched."""
 FIRST_LENGTH, SECOND_LENGTH = 1.0, 0.1
 """Lengths of the first steps, see `descend`: those for all tasks begin near the best prices."""
-FIRST_SHARE, FIRST_PATIENCE = 0.1, 30
+FIRST_SHARE, FIRST_MOST_STALE = 0.1, 30
 """Limits of the first improvement of the greedy plans: part of the time, and consecutive neighbours without
 an improvement. With plenty of room, the plans are so near the bound at prices of zero that no more is
 needed."""
-PATIENCE_PER_TASK = 20
+MOST_STALE_PER_TASK = 20
 """Consecutive neighbours per task without an improvement, after which the search for plans ends."""
 
 
@@ -100,14 +100,14 @@ def solve_by_columns(instance: Instance, time_limit_s: float, relative_gap: floa
     bound_micros = math.ceil(relaxation.unpriced.bound_micros)
     rounding = Rounding(relaxation)
     until_s = started_s + FIRST_SHARE * time_limit_s
-    rounding.improve(bound_micros / (1.0 + relative_gap), FIRST_PATIENCE, until_s)
+    rounding.improve(bound_micros / (1.0 + relative_gap), FIRST_MOST_STALE, until_s)
     enough_micros = (1.0 + relative_gap) * rounding.value_micros
     if bound_micros > enough_micros:
         relaxed = _relaxed(relaxation, enough_micros, started_s, time_limit_s)
         bound_micros = min(bound_micros, math.ceil(relaxed.bound_micros))
         rounding.follow(relaxed)
-        patience = PATIENCE_PER_TASK * len(relaxation.candidates)
-        rounding.improve(bound_micros / (1.0 + relative_gap), patience, started_s + time_limit_s)
+        most_stale = MOST_STALE_PER_TASK * len(relaxation.candidates)
+        rounding.improve(bound_micros / (1.0 + relative_gap), most_stale, started_s + time_limit_s)
     seconds = time.perf_counter() - started_s
     return OfflineSolution.of(instance, rounding.plans(), bound_micros, relative_gap, seconds)
 

@@ -285,21 +285,23 @@ class Rounding:
         """Return the best plans, in the order of the instance's tasks."""
         return self._best.plans()
 
-    def improve(self, aim_micros: float, patience: int, deadline_s: float) -> None:
-        """Try neighbours until the welfare is `aim_micros`, none of the last `patience` was better, or
+    def improve(self, aim_micros: float, most_stale: int, deadline_s: float) -> None:
+        """Try neighbours until the welfare is `aim_micros`, none of the last `most_stale` was better, or
         `deadline_s` has passed."""
-        draws = random.Random("0/neighbours")
+        rng = random.Random("0/neighbours")
         slots = self._relaxation.instance.slots
         stale = 0
-        while self._best.value_micros < aim_micros and stale < patience and time.perf_counter() < deadline_s:
-            span = min(draws.choice(SPANS_SLOTS), slots)
-            first = draws.randrange(slots - span + 1)
+        while (
+            self._best.value_micros < aim_micros and stale < most_stale and time.perf_counter() < deadline_s
+        ):
+            span = min(rng.choice(SPANS_SLOTS), slots)
+            first = rng.randrange(slots - span + 1)
             neighbour = self._best.copy()
             for task in neighbour.running(first, first + span):
-                if draws.random() < GIVEN_UP:
+                if rng.random() < GIVEN_UP:
                     neighbour.give_up(task)
             leading, *others = self._fills
-            noisy = [(gain * math.exp(draws.gauss(0, NOISE)), c) for gain, c in leading.ordered]
+            noisy = [(gain * math.exp(rng.gauss(0, NOISE)), c) for gain, c in leading.ordered]
             noisy.sort(key=lambda pair: (-pair[0], pair[1].index))
             for fill in (_Fill(leading.prices, noisy), *others):
                 self._fill(neighbour, _within(fill.ordered, first, first + span), fill.prices)

@@ -133,7 +133,7 @@ class DemandCurve:
         sums[_SOLD, place] -= left
         sums[_SOLD_WINDOWS, place] = max(sums[_SOLD_WINDOWS, place] - left * window_slots, 0.0)
         self._squared_units = max(self._squared_units - left * units, 0.0)
-        self._classes.merge_least()
+        self._classes.limit_classes()
         self._read = None
 
     def lower_losers(self, density: float) -> None:
@@ -146,7 +146,7 @@ class DemandCurve:
         unsold[:place] = 0.0
         if place is not None:
             unsold[place] += units
-        self._classes.merge_least()
+        self._classes.limit_classes()
         self._read = None
 
     def advance(self, expected: Floats, recent_slots: float) -> None:
@@ -245,7 +245,7 @@ class DemandCurve:
         place = self._classes.place(density)
         for row, more in units.items():
             self._classes.sums[row, place] += more
-        self._classes.merge_least()
+        self._classes.limit_classes()
 
     def _forget(self, kept: float) -> None:
         self._classes.sums *= kept

@@ -97,7 +97,8 @@ class Weights(NamedTuple):
 class PlacedPlan(NamedTuple):
     """Cheapest plan of a task, and another one that leaves more room to others."""
 
-    priced: FoundPlan
+    priced_plan: FoundPlan
+    """Cheapest plan, which sets the price."""
     placed: FoundPlan
     """Placed plan. Its option is -1 if it has no placement; its steps still count."""
 
@@ -129,7 +130,7 @@ def placed_plan(
             reserved = full_costs[slot, index] * max(demand.compute_share[index], demand.memory_share[index])
             floor[slot, index] = max(FLOOR_PART * reserved, reserved - operational[slot, index])
     fullest = fullest_rows(node_slots, demand)
-    priced = cheapest(
+    priced_plan = cheapest(
         fullest,
         demand,
         compute_price,
@@ -140,18 +141,18 @@ def placed_plan(
         prices_micros,
         budget_steps,
     )
-    none = FoundPlan(np.inf, np.inf, -1, priced.rows, 0.0, 0.0, 0)
-    if priced.option < 0:
-        return PlacedPlan(priced, none)
+    none = FoundPlan(np.inf, np.inf, -1, priced_plan.rows, 0.0, 0.0, 0)
+    if priced_plan.option < 0:
+        return PlacedPlan(priced_plan, none)
     last = slots - 1
-    while priced.rows[last] == NO_CHOICE:
+    while priced_plan.rows[last] == NO_CHOICE:
         last -= 1
     index = 0
-    while node_slots.class_bounds[index + 1] <= priced.rows[last]:
+    while node_slots.class_bounds[index + 1] <= priced_plan.rows[last]:
         index += 1
     rest = demand.work_samples - demand.samples[index]
     if rest <= 0 or last == 0:
-        return PlacedPlan(priced, none)
+        return PlacedPlan(priced_plan, none)
     rest_demand = Demand(rest, demand.samples, demand.compute_share, demand.memory_gib, demand.memory_share)
     found = lightest(
         fullest[:last],
@@ -160,12 +161,12 @@ def placed_plan(
         delays_slots,
         prices_micros,
         weights,
-        budget_steps - priced.steps,
+        budget_steps - priced_plan.steps,
     )
-    rows = priced.rows.copy()
+    rows = priced_plan.rows.copy()
     rows[:last] = found.rows
     return PlacedPlan(
-        priced,
+        priced_plan,
         FoundPlan(found.cost, found.bound, found.option, rows, found.compute, found.memory, found.steps),
     )
 

@@ -82,7 +82,7 @@ class PostedPrices:
             self.curve.advance(expected, self.levels.recent_slots(self.curve))
             self._certificate.advance(self._first_slot)
         self._room.measure()
-        self._weigh()
+        self._move_compute_part()
         if passed > 0:
             self._undo_withdrawn(lost_at)
         self._post()
@@ -157,7 +157,7 @@ class PostedPrices:
         self,
         demand: Demand,
         window: Window,
-        priced: AbstractSet[tuple[int, int]],  # noqa: ARG002
+        priced_slots: AbstractSet[tuple[int, int]],  # noqa: ARG002
         density_micros: float,  # noqa: ARG002
         budget_steps: int,
     ) -> Schedule | None:
@@ -169,7 +169,7 @@ class PostedPrices:
             window.operational,
             window.delays_slots,
             window.prices_micros,
-            self._weights(columns.start),
+            self._placement_weights(columns.start),
             budget_steps,
         )
         if found.option < 0:
@@ -183,9 +183,10 @@ class PostedPrices:
     def plan(
         self, demand: Demand, window: Window, budget_steps: int = SEARCH_BUDGET_STEPS
     ) -> Schedule | None:
-        """Return the plan for a task with its price; both are independent of the bid.
+        """Return the placed plan for a task, with the price of the priced plan. Both are independent of the
+        bid.
 
-        The price is that of the cheapest plan at posted prices. The placed plan ends with the last node-slot
+        The priced plan is the cheapest one at posted prices. The placed plan ends with the last node-slot
         of that plan, and has the rest of the work where it leaves most room to others. Near node-slots weigh
         less than far ones, since near room is soon lost, and those of an empty class less than those of a
         full one; a full one weighs more, the shorter the windows of high offers. The placed plan does not end
@@ -194,7 +195,7 @@ class PostedPrices:
         no price is below cost.
         """
         columns = window.columns
-        priced, placed = placed_plan(
+        priced_plan, placed = placed_plan(
             self._market.node_slots(columns.start, columns.stop),
             demand,
             self.compute_price[columns],
@@ -203,21 +204,22 @@ class PostedPrices:
             window.operational,
             window.delays_slots,
             window.prices_micros,
-            self._weights(columns.start),
+            self._placement_weights(columns.start),
             budget_steps,
         )
-        if priced.option < 0:
+        if priced_plan.option < 0:
             return None
-        schedule = self._described(demand, window, priced if placed.option < 0 else placed)
-        if schedule.vendor_micros + schedule.operational_micros > priced.cost:
-            schedule = self._described(demand, window, priced)
-        room = max(priced.cost - schedule.vendor_micros - schedule.operational_micros, 0.0)
-        part = priced.memory / (priced.compute + priced.memory) if priced.memory > 0 else 0.0
+        schedule = self._described(demand, window, priced_plan if placed.option < 0 else placed)
+        if schedule.vendor_micros + schedule.operational_micros > priced_plan.cost:
+            schedule = self._described(demand, window, priced_plan)
+        room_micros = max(priced_plan.cost - schedule.vendor_micros - schedule.operational_micros, 0.0)
+        compute, memory = priced_plan.compute, priced_plan.memory
+        part = memory / (compute + memory) if memory > 0 else 0.0
         return schedule._replace(
-            compute_micros=room - room * part,
-            memory_micros=room * part,
-            gap_micros=max(priced.cost - priced.bound, 0.0),
-            search_steps=priced.steps + placed.steps,
+            compute_micros=room_micros - room_micros * part,
+            memory_micros=room_micros * part,
+            gap_micros=max(priced_plan.cost - priced_plan.bound, 0.0),
+            search_steps=priced_plan.steps + placed.steps,
         )
 
     @property
@@ -322,7 +324,7 @@ class PostedPrices:
         placement = placement_of(found.rows, self._market.first_slot + window.columns.start)
         return describe(self._market, demand, window.options[found.option], placement)
 
-    def _weights(self, first_column: int) -> Weights:
+    def _placement_weights(self, first_column: int) -> Weights:
         typical = max(self.levels.base, self.curve.sold_density(TYPICAL_OFFER_PART))
         return Weights(
             node_units=self._node_units,
@@ -334,7 +336,7 @@ class PostedPrices:
             compute_part=self._compute_part,
         )
 
-    def _weigh(self) -> None:
+    def _move_compute_part(self) -> None:
         """Move the price to the resource of which more is taken."""
         compute, memory = self._room.taken_units(self.levels.span_slots(self.curve))
         if compute + memory > 0:

@@ -68,7 +68,7 @@ class Replanner:
             if interrupted or any(job.rows[ahead] == row for ahead in job.rows if ahead > slot):
                 job.set_back("node_lost")
 
-    def vacate(self, row: int) -> None:
+    def evict(self, row: int) -> None:
         """Mark every job to be replanned that is planned on a node which is to leave the zone."""
         self._leaving.add(row)
         self._note_leaving()

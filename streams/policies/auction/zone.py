@@ -190,7 +190,7 @@ class AuctionZone:
                 market.node_open[row] = False
             case "leaving":
                 market.node_open[row] = False
-                self.replanner.vacate(row)
+                self.replanner.evict(row)
                 self.replanner.replan_due()
             case "open":
                 market.node_open[row] = True

@@ -65,7 +65,7 @@ class Rounds:
         workforce, cluster, turns = self._workforce, self._workforce.cluster, self._turns
         waiting, resizable = workforce.waiting, workforce.resizable
         turns.renew(waiting if self._scheme.gives_turns else ())
-        turns.give(waiting, self.patience_s)
+        turns.give_turn(waiting, self.patience_s)
         for turn in list(turns.all):
             served = self._serve(turn, resizable)
             if served is not None:

@@ -37,7 +37,7 @@ class ServerSizes:
         types = {gpu.name: gpu for gpu in zone.gpu_types}
         reference = types[policy.reference_gpu_type]
         reference_per_gpu = reference.samples_per_s / reference.gpus
-        self.kinds = {
+        self.by_gpu_type = {
             name: (
                 gpu.gpus,
                 max(math.ceil(reference_per_gpu * gpu.gpus / gpu.samples_per_s - _ROUNDING), 1),
@@ -51,27 +51,27 @@ class ServerSizes:
         """Cache of `_room`."""
 
     @cached_property
-    def most_per_worker(self) -> int:
+    def most_workers_per_reference(self) -> int:
         """Number of workers that are as fast as one reference worker, on the slowest server."""
-        return max(self.kinds[name][1] for name in {node.gpu_type for node in self._nodes})
+        return max(self.by_gpu_type[name][1] for name in {node.gpu_type for node in self._nodes})
 
     @cached_property
     def least_per_loaned_worker(self) -> int:
         """Number of workers that are as fast as one reference worker, on the fastest server that is not a
         training server."""
-        loaned = (self.place_of(node) for node in self._nodes)
-        return min((factor for pool, _, factor in loaned if pool == "loaned"), default=1)
+        places = (self.place_of(node) for node in self._nodes)
+        return min((factor for pool, _, factor in places if pool == "loaned"), default=1)
 
     @property
     def has_one_speed(self) -> bool:
         """Whether no server is slower than the reference."""
-        return self.most_per_worker == 1
+        return self.most_workers_per_reference == 1
 
     @cached_property
-    def _own(self) -> dict[str, int]:
+    def _training_gpus(self) -> dict[str, int]:
         """GPUs of each training server."""
         return {
-            node.id: self.kinds[node.gpu_type][0]
+            node.id: self.by_gpu_type[node.gpu_type][0]
             for node in self._nodes
             if self.place_of(node)[0] == "training"
         }
@@ -83,9 +83,9 @@ class ServerSizes:
         Training servers are the zone's own servers that are at least as fast as the reference. Its own
         slower servers are in the pool of loaned servers.
         """
-        gpus, workers_per_worker = self.kinds[node.gpu_type]
-        is_own = node.id not in self._loans and workers_per_worker == 1
-        return "training" if is_own else "loaned", gpus, workers_per_worker
+        gpus, workers_per_worker = self.by_gpu_type[node.gpu_type]
+        is_training = node.id not in self._loans and workers_per_worker == 1
+        return "training" if is_training else "loaned", gpus, workers_per_worker
 
     def fault(self, shape: LeastDemand, without: Collection[str] = ()) -> Facts | None:
         """Return why a job with a demand would not run alone on the zone's training servers; None if it
@@ -95,7 +95,7 @@ class ServerSizes:
             without: missing servers.
         """
         gpus_per_worker = shape.gpus_per_worker
-        lacking = sum(self._own.get(server, 0) // gpus_per_worker for server in without)
+        lacking = sum(self._training_gpus.get(server, 0) // gpus_per_worker for server in without)
         room = self._room(gpus_per_worker) - lacking
         if room >= shape.min_workers:
             return None
@@ -105,9 +105,9 @@ class ServerSizes:
             "room_workers": room,
         }
 
-    def is_own(self, node: str) -> bool:
+    def is_training(self, node: str) -> bool:
         """Return whether a node is a training server."""
-        return node in self._own
+        return node in self._training_gpus
 
     def needed(self, servers: Iterable[str], shapes: Iterable[LeastDemand]) -> Iterator[str]:
         """Yield the servers that some job needs to ever run, in the given order: servers that are not needed
@@ -119,7 +119,7 @@ class ServerSizes:
             )
         room_to_spare = {size: self._room(size) - workers for size, workers in most_workers.items()}
         for server in servers:
-            gpus = self._own.get(server, 0)
+            gpus = self._training_gpus.get(server, 0)
             if any(0 < gpus // size > room for size, room in room_to_spare.items()):
                 yield server
             else:
@@ -129,5 +129,7 @@ class ServerSizes:
     def _room(self, gpus_per_worker: int) -> int:
         """Return the number of workers with some GPUs each that the training servers have room for."""
         if gpus_per_worker not in self._rooms:
-            self._rooms[gpus_per_worker] = sum(gpus // gpus_per_worker for gpus in self._own.values())
+            self._rooms[gpus_per_worker] = sum(
+                gpus // gpus_per_worker for gpus in self._training_gpus.values()
+            )
         return self._rooms[gpus_per_worker]

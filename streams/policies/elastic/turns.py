@@ -95,7 +95,7 @@ class QueueTurns(Stateful):
         able = {job.job.job_id for job in self._able(jobs)}
         self.all = [turn for turn in self.all if turn.job_id in able]
 
-    def give(self, waiting: Sequence[ElasticJob], patience_s: float) -> None:
+    def give_turn(self, waiting: Sequence[ElasticJob], patience_s: float) -> None:
         """Give another turn, if it is due, to the job with the oldest claim; ties go by arrival.
 
         Jobs that could not start now even alone on the open servers are passed over.

@@ -170,7 +170,7 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
         job_id, cluster = job.job.job_id, self.cluster
         if hosted_job(cluster, job_id).is_preempted_without(servers):
             if why.by_s is not None:
-                self.put_back(job, Why("preempted", why.facts, why.by_s))
+                self.return_to_queue(job, Why("preempted", why.facts, why.by_s))
             return
         for server in servers:
             leave(cluster, job_id, server)
@@ -192,7 +192,7 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
         job.workers, job.since_s = workers, None
         for node in done:
             if node not in job.members:
-                self._gone(job, node)
+                self._release_node(job, node)
         for node in job.members:
             self._busy.setdefault(node, {})[job.job.job_id] = None
         self.note(job)
@@ -300,19 +300,19 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
         if job.since_s is not None:
             job.since_s = self.time_s
 
-    def _let_go(self, job: ElasticJob) -> None:
+    def _release_job(self, job: ElasticJob) -> None:
         job.since_s, job.waits_since_s = None, self.time_s or 0.0
         job.workers, job.pool, job.flexible_pool, job.due_s = 0, None, None, None
         self.cluster.remove(job.job.job_id)
 
-    def _gone(self, job: ElasticJob, node: str) -> None:
+    def _release_node(self, job: ElasticJob, node: str) -> None:
         jobs = self._busy.get(node)
         if jobs is not None:
             jobs.pop(job.job.job_id, None)
             if not jobs:
                 del self._busy[node]
 
-    def _over(self, job: ElasticJob) -> None:
+    def _release_ended(self, job: ElasticJob) -> None:
         self.shapes -= Counter((LeastDemand.of(job.workload),))
 
 

@@ -86,8 +86,8 @@ class ElasticZone(GangZone[ElasticJob, ResizeReason]):
         )
 
     def nodes_changed(self, change: NodeChange) -> None:
-        if self._sizes.is_own(change.node):
-            self._open_and_close((*self._leaving_own, change.node))
+        if self._sizes.is_training(change.node):
+            self._open_and_close((*self._leaving_training, change.node))
         else:
             self._open_or_close(change.node)
         super().nodes_changed(change)
@@ -114,14 +114,14 @@ class ElasticZone(GangZone[ElasticJob, ResizeReason]):
         super().wake(time_s)
         self._workforce.has_changed |= self._workforce.end_retries()
         if self._leaving:
-            self._vacate()
+            self._evict()
         if time_s < self._next_round_s:
             return
         interval_s = self._policy.interval_s
         self._next_round_s = (math.floor(time_s / interval_s) + 1) * interval_s
         if self._workforce.has_changed or self._rounds.has_turns_due:
             self._workforce.has_changed, self._staffing.has_changed = False, True
-            self._open_and_close(self._leaving_own)
+            self._open_and_close(self._leaving_training)
             self._rounds.allocate()
         if self._staffing.is_due(time_s):
             self._staffing.note_report(time_s + ROUNDS_BETWEEN * interval_s)
@@ -162,11 +162,11 @@ class ElasticZone(GangZone[ElasticJob, ResizeReason]):
 
     def _altered(self, nodes: Iterable[Node], sizes: ServerSizes) -> list[str]:
         """Return the zone's servers whose pool or size changes."""
-        cluster, same_kinds = self._workforce.cluster, sizes.kinds == self._sizes.kinds
+        cluster, same_types = self._workforce.cluster, sizes.by_gpu_type == self._sizes.by_gpu_type
         altered = []
         for node in nodes:
             known = self._nodes.get(node.id)
-            if known is None or (same_kinds and (known is node or known == node)):
+            if known is None or (same_types and (known is node or known == node)):
                 continue
             server = cluster.server(node.id)
             if sizes.place_of(node) != (server.pool, server.gpus, server.workers_per_worker):
@@ -176,7 +176,7 @@ class ElasticZone(GangZone[ElasticJob, ResizeReason]):
     def _open_and_close(self, nodes: Iterable[str]) -> None:
         """Open or close nodes for jobs. A node that is to leave stays open if jobs need it, since they are
         promised the zone's own servers."""
-        needed = set(self._sizes.needed(self._leaving_own, self._workforce.shapes))
+        needed = set(self._sizes.needed(self._leaving_training, self._workforce.shapes))
         for node in nodes:
             self._open_or_close(node, node in needed)
 
@@ -192,15 +192,15 @@ class ElasticZone(GangZone[ElasticJob, ResizeReason]):
             self._workforce.cluster.close(node)
 
     @property
-    def _leaving_own(self) -> list[str]:
+    def _leaving_training(self) -> list[str]:
         """The zone's own training servers that are to leave."""
-        return [node for node in self._leaving if self._sizes.is_own(node)]
+        return [node for node in self._leaving if self._sizes.is_training(node)]
 
     def _is_borrowed(self, node: str) -> bool:
         """Return whether a node is on loan and not reclaimed."""
         return node in self._loans and node not in self._states.leaving
 
-    def _vacate(self) -> None:
+    def _evict(self) -> None:
         """Clear the servers that are to leave. For servers that are not due, no job is preempted."""
         affected: dict[str, list[str]] = {}
         wanted = self._leaving

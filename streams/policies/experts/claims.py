@@ -71,7 +71,7 @@ class Holdings:
             if job.is_awaited and job.workload.ranks <= self._coming:
                 return RankClaim(job)
         for job in heads:
-            users = self._patiences(job)
+            users = self._waits(job)
             if not users:
                 continue
             ready = self._preempted_for(job, users, only_ready=True)
@@ -94,12 +94,12 @@ class Holdings:
 
     def next_s(self, heads: Iterable[MoeJob]) -> float:
         """Return the earliest time at which the first claim changes without another event."""
-        waits = (job.since_s + (self._patiences(job) + 1) * self._patience_s for job in heads)
+        waits = (job.since_s + (self._waits(job) + 1) * self._patience_s for job in heads)
         running = (job for jobs in self._jobs.values() for job in jobs if not self._is_ready(job))
-        ready = (job.since_s + self._patience_s - (job.had_s or 0.0) for job in running)
+        ready = (job.since_s + self._patience_s - (job.past_ranks_s or 0.0) for job in running)
         return min((*waits, *ready), default=math.inf)
 
-    def _patiences(self, job: MoeJob) -> int:
+    def _waits(self, job: MoeJob) -> int:
         """Return how many times `patience_s` a job has waited."""
         return int((self._time_s - job.since_s) // self._patience_s)
 

@@ -31,7 +31,7 @@ class MoeJob(RigidGang):
     """Time at which it got its ranks, or since which it waits for some."""
     passed: int = 0
     """Number of smaller jobs that have begun before it."""
-    had_s: float | None = None
+    past_ranks_s: float | None = None
     """Duration for which it had ranks in past generations; None if it had none since it was submitted or
     preempted for another."""
     is_awaited: bool = False
@@ -69,7 +69,7 @@ class MoeJob(RigidGang):
 
     def had_ranks_s(self, time_s: float) -> float:
         """Return for how long it has had ranks by now, since it was submitted or preempted for another."""
-        return (self.had_s or 0.0) + (time_s - self.since_s if self.members else 0.0)
+        return (self.past_ranks_s or 0.0) + (time_s - self.since_s if self.members else 0.0)
 
     @property
     def state_bytes(self) -> int:
@@ -86,7 +86,7 @@ class MoeJob(RigidGang):
             "ranks": self.workload.ranks,
             "since_s": self.since_s,
             "passed": self.passed,
-            "had_ranks_s": self.had_s,
+            "had_ranks_s": self.past_ranks_s,
             "is_awaited": self.is_awaited,
             "until_s": self.until_s,
             "experts": None if self.popularity is None else self.popularity.describe(),

@@ -84,12 +84,12 @@ class Ranks(RigidGangs[MoeJob, ChangeReason]):
         other.is_awaited = True
         waited_s = self.time_s - other.since_s
         facts: Facts = {"job_id": other.job_id, "user": other.job.user, "waited_s": waited_s}
-        self.put_back(job, Why[ChangeReason]("gave_way", facts))
-        job.had_s, job.passed = None, 0
+        self.return_to_queue(job, Why[ChangeReason]("gave_way", facts))
+        job.past_ranks_s, job.passed = None, 0
         job.arrival = self.arrivals
         self.arrivals += 1
         self.jobs[job.job_id] = self.jobs.pop(job.job_id)
-        self.turns.give(job.job.user)
+        self.turns.give_turn(job.job.user)
 
     def _assigned(self, job: MoeJob) -> Iterator[Outcome]:
         if job.popularity is not None:
@@ -128,11 +128,11 @@ class Ranks(RigidGangs[MoeJob, ChangeReason]):
         ends_s = math.inf if job.until_s is None else job.until_s
         return min(max(ends_s - self.time_s, 0.0), _LONGEST_QUIET_S)
 
-    def _let_go(self, job: MoeJob) -> None:
-        job.had_s, job.since_s = job.had_ranks_s(self.time_s), self.time_s
+    def _release_job(self, job: MoeJob) -> None:
+        job.past_ranks_s, job.since_s = job.had_ranks_s(self.time_s), self.time_s
 
-    def _over(self, job: MoeJob) -> None:
-        super()._over(job)
+    def _release_ended(self, job: MoeJob) -> None:
+        super()._release_ended(job)
         user = job.job.user
         if user not in self.room.held:
             self.turns.leave(user)

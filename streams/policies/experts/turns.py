@@ -31,7 +31,7 @@ class UserTurns(Stateful):
     def join(self, user: str) -> None:
         """Add a user with a job; a new user is the last."""
         if user not in self._turns:
-            self.give(user)
+            self.give_turn(user)
 
     def leave(self, user: str) -> None:
         """Remove a user without jobs."""
@@ -56,10 +56,10 @@ class UserTurns(Stateful):
 
     def order(self, job: MoeJob) -> tuple[bool, int]:
         """Return the sort key of a user's first job."""
-        is_first = job.had_s is not None or job.passed >= MOST_PASSED
+        is_first = job.past_ranks_s is not None or job.passed >= MOST_PASSED
         return (False, job.arrival) if is_first else (True, self._turns[job.job.user])
 
-    def give(self, user: str) -> None:
+    def give_turn(self, user: str) -> None:
         """Give a user a turn; the user is now the last."""
         self._given += 1
         self._turns[user] = self._given
@@ -78,7 +78,7 @@ class TurnQueue:
     ) -> None:
         self._turns = turns
         self._holds_up = holds_up
-        self._claims: MoeJob | None = None
+        self._claimant: MoeJob | None = None
         self._jobs: dict[str, deque[MoeJob]] = {}
         for job in waiting:
             self._jobs.setdefault(job.job.user, deque()).append(job)
@@ -90,7 +90,7 @@ class TurnQueue:
 
     def put_first(self, head: MoeJob) -> None:
         """Put the first job of a user before all others: no job begins before it."""
-        self._claims = head
+        self._claimant = head
         self._sort()
 
     def next(self, idle: int) -> MoeJob | None:
@@ -100,26 +100,26 @@ class TurnQueue:
             idle: number of idle devices.
         """
         too_large: list[MoeJob] = []
-        begins = None
-        while self._first and begins is None:
+        chosen = None
+        while self._first and chosen is None:
             _, user = heappop(self._first)
             job = self._jobs[user][0]
             if job.workload.ranks <= idle:
-                begins = job
+                chosen = job
             else:
                 too_large.append(job)
-                if job is self._claims or (job.passed >= MOST_PASSED and self._holds_up(job)):
+                if job is self._claimant or (job.passed >= MOST_PASSED and self._holds_up(job)):
                     break
-        if begins is not None:
+        if chosen is not None:
             for passed in too_large:
                 passed.passed += 1
-            begins.passed = 0
-            self._turns.give(begins.job.user)
-            self._jobs[begins.job.user].popleft()
-            too_large += list(self._jobs[begins.job.user])[:1]
+            chosen.passed = 0
+            self._turns.give_turn(chosen.job.user)
+            self._jobs[chosen.job.user].popleft()
+            too_large += list(self._jobs[chosen.job.user])[:1]
         for job in too_large:
             heappush(self._first, (self._order(job), job.job.user))
-        return begins
+        return chosen
 
     def _sort(self) -> None:
         first = (jobs[0] for jobs in self._jobs.values())
@@ -127,4 +127,4 @@ class TurnQueue:
         heapify(self._first)
 
     def _order(self, job: MoeJob) -> tuple[bool, int]:
-        return (False, -1) if job is self._claims else self._turns.order(job)
+        return (False, -1) if job is self._claimant else self._turns.order(job)

@@ -55,7 +55,7 @@ class ExpertsZone(RigidZone[MoeJob, ChangeReason]):
         for job in over:
             job.is_time_over = True
             self._ranks.end(job, Why("ended"))
-        self._vacate()
+        self._evict()
         self._ranks.begin_all()
 
     def broken_invariants(self) -> Iterator[str]:

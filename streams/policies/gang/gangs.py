@@ -100,12 +100,12 @@ class Gangs(ABC, Generic[G, R]):
         for job in list(self.jobs.values()):
             if job.members and orders.is_lost(job.last_seen_s, job.quiet_s):
                 failed = orders.failure(job.job, job.run_id, job.leader, job.last_seen_s)
-                self._fail(job, failed, backs_off=True)
+                self._fail_run(job, failed, backs_off=True)
             if job.leaving and orders.is_lost(job.released_s):
                 for node in list(job.leaving):
-                    self._cleared(job, node)
+                    self._note_ended_on(job, node)
 
-    def put_back(self, job: G, why: Why[R], without: str | None = None) -> None:
+    def return_to_queue(self, job: G, why: Why[R], without: str | None = None) -> None:
         """End the processes of a job. It waits until it is resumed, unless it is ending.
 
         Args:
@@ -117,8 +117,8 @@ class Gangs(ABC, Generic[G, R]):
 
     @abstractmethod
     def end(self, job: G, why: Why[R], without: str | None = None) -> None:
-        """End the processes of a job, as `put_back` does, and keep its progress. A job that is ending, and
-        has no processes left, is over."""
+        """End the processes of a job, as `return_to_queue` does, and keep its progress. A job that is ending,
+        and has no processes left, is over."""
 
     def lose_node(self, change: NodeChange) -> None:
         """End the runs of a node that is down or has restarted, except those that it continues. It is ordered
@@ -128,13 +128,13 @@ class Gangs(ABC, Generic[G, R]):
             if job.run_on(node) in change.runs:
                 continue
             if node in job.members:
-                self.put_back(job, self._why(job, "node_lost", facts))
+                self.return_to_queue(job, self._why(job, "node_lost", facts))
             if node in job.leaving:
-                self._cleared(job, node)
+                self._note_ended_on(job, node)
 
     def preempt(self, job: G, facts: Mapping[str, Fact]) -> None:
         """End the processes of a job, since their nodes are needed otherwise."""
-        self.put_back(job, self._why(job, "preempted", facts))
+        self.return_to_queue(job, self._why(job, "preempted", facts))
 
     def leave(self, job: G, nodes: Mapping[str, int], generation: int) -> None:
         """Note that nodes are to end their processes of a generation."""
@@ -200,14 +200,14 @@ class Gangs(ABC, Generic[G, R]):
         """Apply the progress of a run."""
         job.progress(samples_done)
 
-    def _let_go(self, job: G) -> None:
+    def _release_job(self, job: G) -> None:
         """Release what a job has besides its processes, which are to end or have ended. Its members are still
         those that it had."""
 
-    def _gone(self, job: G, node: str) -> None:
+    def _release_node(self, job: G, node: str) -> None:
         """Release a node that has no processes of a job any more."""
 
-    def _over(self, job: G) -> None:
+    def _release_ended(self, job: G) -> None:
         """Release everything of a job that is over."""
 
     def _report_of_member(self, job: G, report: RunReport, backs_off: bool) -> None:
@@ -216,7 +216,7 @@ class Gangs(ABC, Generic[G, R]):
             self._apply_report(job, report)
         match report:
             case RunFailed():
-                self._fail(job, report, backs_off)
+                self._fail_run(job, report, backs_off)
             case RunFinished() if job.tracks_progress(leads):
                 self._complete(job, report)
             case RunFinished() | RunProgressed(complete=True) if not leads and job.is_all_done(report):
@@ -225,8 +225,8 @@ class Gangs(ABC, Generic[G, R]):
             case RunFinished() | RunProgressed(complete=True):
                 self._progressed(job, report.samples_done)
                 why = self._why(job, "run_failed", {"case": "ended", "node": report.node})
-                self.put_back(job, why, without=report.node)
-                self._cleared(job, report.node)
+                self.return_to_queue(job, why, without=report.node)
+                self._note_ended_on(job, report.node)
             case RunStarted() if leads:
                 self._started(job, report.samples_done)
                 job.mark_seen(self.orders.elapsed_s, self._quiet_after_start_s(job))
@@ -249,7 +249,7 @@ class Gangs(ABC, Generic[G, R]):
             return
         if counts and isinstance(report, RunProgressed) and job.keeps_progress and not job.members:
             self._progressed(job, report.samples_done)
-        self._cleared(job, report.node)
+        self._note_ended_on(job, report.node)
 
     def _complete(self, job: G, report: RunFinished) -> None:
         """Complete a job: its work is done, and the processes of the reporting node have ended."""
@@ -257,33 +257,35 @@ class Gangs(ABC, Generic[G, R]):
         self._progressed(job, report.samples_done)
         job.finished = report
         if generation == job.generation:
-            self._leave_all(job)
+            self._release_all(job)
         self.end(job, self._why(job, "work_done"))
         leaving = job.leaving.get(report.node)
         if leaving is not None and leaving.generation == generation:
-            self._cleared(job, report.node)
+            self._note_ended_on(job, report.node)
 
-    def _fail(self, job: G, report: RunFailed, backs_off: bool) -> None:
+    def _fail_run(self, job: G, report: RunFailed, backs_off: bool) -> None:
+        """Apply a failed run: count it, and return the job to the queue."""
         facts = job.fail(report, self.orders, backs_off)
-        self.put_back(job, self._why(job, "run_failed", facts), without=report.node)
-        self._cleared(job, report.node)
+        self.return_to_queue(job, self._why(job, "run_failed", facts), without=report.node)
+        self._note_ended_on(job, report.node)
 
-    def _leave_all(self, job: G) -> None:
+    def _release_all(self, job: G) -> None:
+        """Release all nodes of a job: they are to end its processes, unless they have."""
         self.leave(job, {node: job.members[node] for node in job.working}, job.generation)
-        self._let_go(job)
+        self._release_job(job)
         done = job.done
         job.members, job.done = {}, {}
         for node in done:
-            self._gone(job, node)
+            self._release_node(job, node)
 
-    def _cleared(self, job: G, node: str) -> None:
+    def _note_ended_on(self, job: G, node: str) -> None:
         """Note that a node has ended its processes."""
         job.leaving.pop(node, None)
         if node not in job.members:
-            self._gone(job, node)
-        self._settle(job)
+            self._release_node(job, node)
+        self._end_if_over(job)
 
-    def _settle(self, job: G) -> None:
+    def _end_if_over(self, job: G) -> None:
         """End a job, once, that is ending and whose last process has ended."""
         self.has_changed = True
         if job.job_id not in self.jobs:
@@ -293,5 +295,5 @@ class Gangs(ABC, Generic[G, R]):
             del self.jobs[job.job_id]
         self.note(job)
         if is_over:
-            self._over(job)
+            self._release_ended(job)
             self._outcomes.add(job.ended(self.zone))

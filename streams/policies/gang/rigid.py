@@ -106,10 +106,10 @@ class RigidGangs(SingleJobGangs[S, R]):
         """Yield the decisions that carry out the start of a job: the orders to its members, and what precedes
         them."""
 
-    def _gone(self, job: S, node: str) -> None:
+    def _release_node(self, job: S, node: str) -> None:
         self.gpus.give_back(job.job_id, (node,))
 
-    def _over(self, job: S) -> None:
+    def _release_ended(self, job: S) -> None:
         self.sizes -= Counter((job.ranks,))
 
 
@@ -126,7 +126,7 @@ class RigidZone(GangZone[S, R]):
     def nodes_changed(self, change: NodeChange) -> None:
         self._gpus.set_open(change.node, self._states.is_open(change.node))
         super().nodes_changed(change)
-        self._vacate()
+        self._evict()
 
     def broken_promise(self, context: ZoneContext) -> BrokenPromise | None:
         gpus = Gpus()
@@ -171,7 +171,7 @@ class RigidZone(GangZone[S, R]):
             else:
                 spare -= gpus
 
-    def _vacate(self) -> None:
+    def _evict(self) -> None:
         """Close nodes that are to leave, except those that jobs need, and preempt their jobs: at once if the
         node is due, otherwise if there is room elsewhere."""
         leaving = self._leaving

@@ -12,12 +12,12 @@ class SingleJobGangs(Gangs[G, R]):
     def end(self, job: G, why: Why[R], without: str | None = None) -> None:
         if job.members:
             before, working = self._width(job), job.working
-            self._leave_all(job)
+            self._release_all(job)
             self._outcomes.add(self._changed(job, before, why))
             for node in working:
                 if node != without:
                     self._outcomes.add(self._released(job, node, job.generation, why))
-        self._settle(job)
+        self._end_if_over(job)
 
     def _width(self, job: G) -> int:
         """Return how many processes a job counts as."""

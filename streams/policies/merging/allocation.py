@@ -6,7 +6,7 @@ from typing import Any
 
 from schemas.merging.commands import LoaderPrewarmed, TransferMode
 from schemas.merging.estimates import MergeMode
-from schemas.merging.outcomes import MergeForetold, PlanDecided, TaskChangeReason
+from schemas.merging.outcomes import MergeForecast, PlanDecided, TaskChangeReason
 from schemas.merging.problems import MergeSolution, Share
 from schemas.solves import SolveFinished
 from streams.cell.outcomes import Outcomes
@@ -170,7 +170,7 @@ class TaskAllocation:
         before = stopped.get(share.job_ids[0])
         if before is not None and before.task_id in self._tasks.all:
             before = None
-        forecasts: list[MergeForetold] = []
+        forecasts: list[MergeForecast] = []
         if len(jobs) == 2 and (before is None or not _goes_on(before, share)):
             forecasts = self._merge(share.mode, jobs)
             if not forecasts:
@@ -196,7 +196,7 @@ class TaskAllocation:
             return "merged"
         return "resumed" if first.restarts else "started"
 
-    def _merge(self, mode: TransferMode, jobs: Sequence[TuningJob]) -> list[MergeForetold]:
+    def _merge(self, mode: TransferMode, jobs: Sequence[TuningJob]) -> list[MergeForecast]:
         """Note a merge in its jobs, and return its forecast by job; empty if there is no forecast any
         more."""
         assert mode != "normal"
@@ -208,14 +208,14 @@ class TaskAllocation:
         donor.merge.is_donor = mode == "temporal"
         for learner in (receiver,) if donor.merge.is_donor else jobs:
             if learner.leaving:
-                learner.undo()  # its run alone may have unreported progress
+                learner.discard_progress()  # its run alone may have unreported progress
         receiver.merge = self._merge_of(
             mode, receiver, donor, known.score, known.receiver_gain, known.receiver_ratio
         )
         is_trial = self._tasks.policy.merges == "shown" and known.evidence != "shown"
         donor.merge.is_trial = receiver.merge.is_trial = is_trial
         return [
-            MergeForetold(
+            MergeForecast(
                 job_id=job.job_id,
                 partner=job.merge.partner,
                 gain=job.merge.gain,

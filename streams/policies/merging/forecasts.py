@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from schemas.facts import NO_FACTS, Fact
-from schemas.merging.outcomes import ForetoldReason, JobForetold
+from schemas.merging.outcomes import ForecastReason, JobForetold
 from schemas.merging.problems import StepTime
 from schemas.merging.settings import STAGES_PER_PIPELINE
 from solvers.merging.lookup_table import faster_only
@@ -56,7 +56,7 @@ class Forecasts:
         return epochs * samples / batch
 
     def decision(
-        self, job: TuningJob, reason: ForetoldReason, facts: Mapping[str, Fact] = NO_FACTS
+        self, job: TuningJob, reason: ForecastReason, facts: Mapping[str, Fact] = NO_FACTS
     ) -> JobForetold:
         """Return the forecast of a job as a decision."""
         kind = self._knowledge.kinds[job.kind]

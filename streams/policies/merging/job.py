@@ -153,7 +153,7 @@ class TuningJob(Gang):
         if self.merge is not None:
             self.merge.best_accuracy = None
 
-    def undo(self) -> None:
+    def discard_progress(self) -> None:
         """Discard all progress of the job; reports up to this generation no longer count."""
         self.reset()
         self.furthest_samples = 0

@@ -5,7 +5,7 @@ from typing import cast
 
 from schemas.facts import NO_FACTS, Fact
 from schemas.fleet import RunFailed, RunFinished, RunReport
-from schemas.merging.outcomes import ForetoldReason
+from schemas.merging.outcomes import ForecastReason
 from schemas.merging.reports import ProfileReported, TaskEvaluated
 from schemas.merging.settings import STAGES_PER_PIPELINE, MergingPolicy
 from streams.policies.gang.gang import generation_of
@@ -57,7 +57,7 @@ class MergingRuns(Tasks):
                 return
             self.profile(job)
             if job.stage == "profiling":
-                self.turns.give(job.job.user)
+                self.turns.give_turn(job.job.user)
 
     def _make_room(self, job: TuningJob) -> None:
         """Vacate a node for the profile run of a job that has waited for an interval, if no other such run is
@@ -82,7 +82,7 @@ class MergingRuns(Tasks):
         if fitting:
             node = max(fitting, key=lambda node: idle[node])
             if idle[node] < needed:
-                self.vacate(node, {"case": "profile_run", "job_id": job.job_id, "node": node})
+                self.evict(node, {"case": "profile_run", "job_id": job.job_id, "node": node})
 
     # Reports
 
@@ -104,7 +104,7 @@ class MergingRuns(Tasks):
             self.speeds.observe(self._knowledge.kinds[job.kind], step)
         job.stage = "ready"
         self.end_profile(job)
-        reason: ForetoldReason = "profiled" if fault is None else "unusable_profile"
+        reason: ForecastReason = "profiled" if fault is None else "unusable_profile"
         self._outcomes.add(self.forecasts.decision(job, reason, fault or NO_FACTS))
         self._all_ready(job.kind)
         self.has_changed = True
@@ -120,9 +120,9 @@ class MergingRuns(Tasks):
                 self.note(job)
                 self._outcomes.add(self.forecasts.decision(job, "kind_known"))
 
-    def _fail(self, job: TuningJob, report: RunFailed, backs_off: bool) -> None:
+    def _fail_run(self, job: TuningJob, report: RunFailed, backs_off: bool) -> None:
         was_profiling = job.stage == "profiling"
-        super()._fail(job, report, backs_off)
+        super()._fail_run(job, report, backs_off)
         if was_profiling and job.stage == "ready":
             self._outcomes.add(self.forecasts.decision(job, "profile_failed", facts_of_failure(report)))
 
@@ -148,7 +148,7 @@ class MergingRuns(Tasks):
             # In a spatial merge, the partner may gain: its result is not kept.
             self._report_merge(each, "undone", learns=each is job)
             if each in learners:
-                each.undo()
+                each.discard_progress()
             each.merge = None
         self.has_changed = True
 
@@ -166,17 +166,17 @@ class MergingRuns(Tasks):
         """Restart a job alone that is done, and whose merge kept it from its target."""
         job.progress(report.samples_done)
         job.never_merges = True
-        self.put_back(job, Why("undone", shortfall), report.node)
+        self.return_to_queue(job, Why("undone", shortfall), report.node)
         self._report_merge(job, "undone")
-        job.undo()
+        job.discard_progress()
         job.merge = None
         generation = generation_of(report.run_id)
         if report.node in job.leaving and job.leaving[report.node].generation == generation:
-            self._cleared(job, report.node)
+            self._note_ended_on(job, report.node)
 
     # Ends
 
-    def _over(self, job: TuningJob) -> None:
+    def _release_ended(self, job: TuningJob) -> None:
         """Keep the results of a job that is over."""
         if job.merge is not None:
             self._report_merge(job, "finished" if job.finished is not None else "ended_early")

@@ -18,7 +18,7 @@ from schemas.merging.commands import (
     TaskReleaseReason,
     TransferMode,
 )
-from schemas.merging.outcomes import MergeForetold, TaskChanged, TaskChangeReason
+from schemas.merging.outcomes import MergeForecast, TaskChanged, TaskChangeReason
 from schemas.merging.settings import STAGES_PER_PIPELINE, MergingPolicy
 from streams.cell.nodes import NodeChange
 from streams.policies.gang.gangs import Cause, Gangs, Why
@@ -163,7 +163,7 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         jobs: Sequence[TuningJob],
         gpus: int,
         reason: TaskChangeReason,
-        forecasts: Sequence[MergeForetold] = (),
+        forecasts: Sequence[MergeForecast] = (),
         before: TuningTask | None = None,
     ) -> bool:
         """Begin a task of jobs without GPUs: reserve GPUs, and run it once the jobs' earlier runs are over.
@@ -246,7 +246,7 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         reason: TaskChangeReason,
         facts: Mapping[str, Fact] = NO_FACTS,
         gpus_before: int | None = None,
-        forecasts: Sequence[MergeForetold] = (),
+        forecasts: Sequence[MergeForecast] = (),
     ) -> None:
         """Report the present form of a task, without GPUs if it has ended.
 
@@ -275,7 +275,7 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         task = self.task_of(job)
         is_part = task is not None and task.is_assigned and failed.node in task.members
         if is_part and failed.run_id == job.run_id:
-            self._fail(job, failed, backs_off=True)
+            self._fail_run(job, failed, backs_off=True)
         else:
             self.report(job, failed, backs_off=True)
 
@@ -287,11 +287,11 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
             members, partners = (job.members, [job]) if task is None else (task.members, self.jobs_of(task))
             is_held = any(each.members and each.run_id in held for each in partners)
             if node in members and not is_held:
-                self.put_back(job, self._why(job, "node_lost", facts))
+                self.return_to_queue(job, self._why(job, "node_lost", facts))
             if node in job.leaving and job.run_of(job.leaving[node].generation) not in held:
-                self._cleared(job, node)
+                self._note_ended_on(job, node)
 
-    def vacate(self, node: str, facts: Mapping[str, Fact]) -> None:
+    def evict(self, node: str, facts: Mapping[str, Fact]) -> None:
         """Preempt the tasks of a node."""
         for task in [task for task in self.all.values() if node in task.members]:
             self.preempt(self.jobs[task.job_ids[0]], facts)
@@ -305,7 +305,7 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
             self.changed(task, why.reason, why.facts)
         elif job.members:
             self._abort_profile(job, why, without)
-        self._settle(job)
+        self._end_if_over(job)
 
     def note(self, job: TuningJob) -> None:
         is_there = job.job_id in self.jobs
@@ -352,7 +352,7 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         job.task, job.members = None, {}
         self.note(job)
 
-    def _let_go(self, job: TuningJob) -> None:
+    def _release_job(self, job: TuningJob) -> None:
         """Remove a job that is done from its task, which continues with the other job or ends."""
         task = self.task_of(job)
         if task is None:
@@ -383,7 +383,7 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         self.changed(task, "job_over")
         self._assign(task)
 
-    def _gone(self, job: TuningJob, node: str) -> None:  # noqa: ARG002
+    def _release_node(self, job: TuningJob, node: str) -> None:  # noqa: ARG002
         self._forget_empty_merge(job)
         task = self.task_of(job)
         if task is not None:
@@ -427,16 +427,16 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
     ) -> Why[TaskChangeReason]:
         return Why("job_over") if cause == "work_done" else super()._why(job, cause, facts)
 
-    def _fail(self, job: TuningJob, report: RunFailed, backs_off: bool) -> None:
+    def _fail_run(self, job: TuningJob, report: RunFailed, backs_off: bool) -> None:
         task = self.task_of(job)
         if task is None or len(task.job_ids) == 1 or report.permanent:
-            super()._fail(job, report, backs_off)
+            super()._fail_run(job, report, backs_off)
             return
         # The merge may be the cause, so the failure is counted for neither job: each continues alone.
         for each in self.jobs_of(task):
             each.never_merges = True
-        self.put_back(job, Why("run_failed", facts_of_failure(report)), report.node)
-        self._cleared(job, report.node)
+        self.return_to_queue(job, Why("run_failed", facts_of_failure(report)), report.node)
+        self._note_ended_on(job, report.node)
 
     def _forget_empty_merge(self, job: TuningJob) -> None:
         """Forget the merge of a job whose runs have ended without a step, and that has no partner in its

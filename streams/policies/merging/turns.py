@@ -17,7 +17,7 @@ class ProfileTurns:
         """Return the number of a user's last turn; the lowest is next."""
         return self._turns.get(user, 0)
 
-    def give(self, user: str) -> None:
+    def give_turn(self, user: str) -> None:
         """Give a user a turn; the user is now the last."""
         live = {job.job.user for job in self._tasks.jobs.values()}
         turns = {other: turn for other, turn in self._turns.items() if other in live}

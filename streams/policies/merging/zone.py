@@ -94,7 +94,7 @@ class MergingZone(GangZone[TuningJob, TaskChangeReason]):
         self._gpus.set_open(change.node, self._states.is_open(change.node))
         super().nodes_changed(change)
         if change.status == "leaving":
-            self._runs.vacate(change.node, {"case": "leaving", "node": change.node})
+            self._runs.evict(change.node, {"case": "leaving", "node": change.node})
         self._runs.profile_all()
 
     def choose_returns(self, servers: Sequence[str], count: int, due_s: float) -> Sequence[str]:  # noqa: ARG002

@@ -27,7 +27,7 @@ from streams.worker.settings import LARGEST_RECORD_BYTES, WorkerSettings
 
 _COMMIT_EVERY_S = 1.0
 _TRANSACTIONS_EVERY_S = 2.0
-_PATIENCE_S = 10.0
+_GROUP_MARGIN_S = 10.0
 """Time that a group waits for its members beyond their time to flush, and that they wait for its answer
 beyond that. A request that a failing broker loses is sent again after it, not after Faust's 90 s."""
 
@@ -181,8 +181,8 @@ def _faust_app(settings: WorkerSettings) -> faust.App:
         broker_heartbeat_interval=settings.heartbeat_s,
         broker_commit_interval=_COMMIT_EVERY_S,
         broker_max_poll_records=MOST_RECORDS_AT_ONCE,
-        broker_rebalance_timeout=settings.stop_timeout_s + _PATIENCE_S,
-        broker_request_timeout=settings.stop_timeout_s + 2 * _PATIENCE_S,
+        broker_rebalance_timeout=settings.stop_timeout_s + _GROUP_MARGIN_S,
+        broker_request_timeout=settings.stop_timeout_s + 2 * _GROUP_MARGIN_S,
         consumer_auto_offset_reset="earliest",
         consumer_max_fetch_size=LARGEST_RECORD_BYTES,
         consumer_group_instance_id=settings.worker_name,

@@ -24,7 +24,7 @@ _MOST_RECORDS_WAITING = 4_000
 _TURN_S = 0.005
 """Interval at which other tasks run between records. Each turn sends a batch to the broker: shorter turns
 cost up to a fifth more CPU per bid."""
-_LOOK_AGAIN_S = 0.02
+_SHORT_FETCH_S = 0.02
 """Longest fetch of other partitions while one has enough records: it may soon need more."""
 _APPENDED = 1
 """Type of a timestamp that the broker has set."""
@@ -56,6 +56,9 @@ class _Fetch(ConsumerMessage):
 
 
 class _PromptThread(AIOKafkaConsumerThread):
+    """Faust's thread of a consumer, with short waits for records, and without records of aborted
+    transactions."""
+
     def _create_worker_consumer(self, transport: Any) -> AIOKafkaConsumer:
         consumer = super()._create_worker_consumer(transport)
         # Faust has no setting for this, and waits for 1.5 s.
@@ -88,10 +91,11 @@ class ExactConsumer(Consumer):
         self._reading = asyncio.Lock()
         self._seeks = 0
         self._seeks_before_batch = 0
-        self._sought = False
+        self._is_positioned = False
+        """Whether a seek has been made since partitions moved."""
         self._returned: dict[TP, int] = {}
         """Last offset fetched since the last seek, by partition."""
-        self._deep: set[TP] = set()
+        self._backlogged: set[TP] = set()
         """Partitions whose last fetch returned at least half of `MOST_RECORDS_AT_ONCE`, or whose waiting
         records are at the limit."""
         self._waiting: Counter[TP] = Counter()
@@ -128,7 +132,7 @@ class ExactConsumer(Consumer):
             The time; None while records are in flight, or before an answer.
         """
         tp = TP(*place)
-        if not self._sought or last_offset < self._returned.get(tp, -1):
+        if not self._is_positioned or last_offset < self._returned.get(tp, -1):
             return None
         state = self._state(tp)
         # The position passes markers of transactions, and stays at the first open transaction.
@@ -153,9 +157,9 @@ class ExactConsumer(Consumer):
         state = assignment.state_value(tp)
         return state if state.highwater is not None and state.has_valid_position else None
 
-    def deep(self) -> Collection[Place]:
+    def backlogged(self) -> Collection[Place]:
         """Return the partitions with many records left at the last fetch."""
-        return [Place(*tp) for tp in self._deep]
+        return [Place(*tp) for tp in self._backlogged]
 
     def ack(self, message: Message) -> bool:  # noqa: ARG002 -- Faust's signature
         """Do nothing: only Faust's streams call this."""
@@ -202,27 +206,27 @@ class ExactConsumer(Consumer):
                 await self._thread.seek_to_beginning(*unread)
             self._returned.clear()
             self._waiting.clear()
-            self._deep.clear()
+            self._backlogged.clear()
             self._seeks += 1
-            self._sought = True
+            self._is_positioned = True
 
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, Message]]:
         """Yield the records of one fetch, unless partitions have moved since; records of changelogs are
         always yielded."""
         async for tp, message in super().getmany(timeout):
-            if self._is_changelog_tp(tp) or (self._sought and self._seeks_before_batch == self._seeks):
+            if self._is_changelog_tp(tp) or (self._is_positioned and self._seeks_before_batch == self._seeks):
                 yield tp, message
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
         """Stop the delivery until `perform_seek`."""
-        self._sought = False
+        self._is_positioned = False
         await super().on_partitions_revoked(revoked)
         for tp in revoked:
             self._done.pop(tp, None)
 
     async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
         """Hold the delivery until `perform_seek`."""
-        self._sought = False
+        self._is_positioned = False
         await super().on_partitions_assigned(assigned, generation_id)
 
     async def _commit_offsets(self, offsets: Mapping[TP, int], start_new_transaction: bool = True) -> bool:
@@ -240,7 +244,7 @@ class ExactConsumer(Consumer):
         return committed
 
     def _is_current(self, fetch: _Fetch) -> bool:
-        return bool(self._sought and self._seeks == fetch.seeks and self.app.flow_control.is_active())
+        return bool(self._is_positioned and self._seeks == fetch.seeks and self.app.flow_control.is_active())
 
     def _to_message(self, tp: TP, record: Any) -> ConsumerMessage:
         if self._is_changelog_tp(tp):
@@ -256,12 +260,12 @@ class ExactConsumer(Consumer):
             # A copy, since Faust changes its set while the fetch waits; an empty set would mean all
             # partitions.
             wanted = active - full
-            longest_s = min(timeout, _LOOK_AGAIN_S if full else _LONGEST_FETCH_S)
+            longest_s = min(timeout, _SHORT_FETCH_S if full else _LONGEST_FETCH_S)
             if not wanted:
                 await asyncio.sleep(longest_s)
                 return {}
             records = await self._fetch_fairly(wanted, longest_s)
-            self._deep |= full
+            self._backlogged |= full
             for tp, fetched in records.items():
                 self._returned[tp] = fetched[-1].offset
                 if not self._is_changelog_tp(tp):
@@ -295,13 +299,14 @@ class ExactConsumer(Consumer):
         aiokafka returns a bounded number of records at once, of the partitions that it reads first, and it
         reads them in the same order each time.
         """
-        deep = self._deep & wanted
-        records = (
-            dict(await super()._getmany(wanted - deep, 0.0 if deep else timeout)) if wanted - deep else {}
-        )
-        for tp in sorted(deep):
+        backlogged = self._backlogged & wanted
+        others, records = wanted - backlogged, {}
+        if others:
+            records = dict(await super()._getmany(others, 0.0 if backlogged else timeout))
+        for tp in sorted(backlogged):
             records.update(await super()._getmany({tp}, 0.0))
-        self._deep = {tp for tp, fetched in records.items() if len(fetched) >= MOST_RECORDS_AT_ONCE // 2}
+        many = MOST_RECORDS_AT_ONCE // 2
+        self._backlogged = {tp for tp, fetched in records.items() if len(fetched) >= many}
         return records
 
     def _filter_tps_with_pending_acks(self, topics: Any = None) -> Iterator[TP]:
@@ -324,6 +329,8 @@ class PromptTables(TableManager):
 
 
 class ExactTransport(Transport):
+    """Faust's transport with `ExactConsumer`."""
+
     Consumer: ClassVar[Any] = ExactConsumer
 
 

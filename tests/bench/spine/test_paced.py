@@ -28,7 +28,7 @@ def test_event_is_timed_until_own_answer():
 
 
 def test_an_answer_that_never_comes_ends_it(monkeypatch):
-    monkeypatch.setattr(faust_alone, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(faust_alone, "_TIMEOUT_S", 0.05)
     ids = itertools.count()
     with pytest.raises(TimeoutError, match="2 of 2 answers did not arrive"):
         paced_latencies_ms(lambda: str(next(ids)), lambda wait_s: time.sleep(wait_s) or {}, 2)

@@ -25,15 +25,15 @@ def test_forecast_of_short_history_is_last_value():
 
 def test_day_like_former_days_is_forecast():
     days = saw_tooth(3)
-    foretold = SeasonalNaive().forecast(history(days[: 2 * PER_DAY + 100]), 50)
-    assert foretold == pytest.approx(days[2 * PER_DAY + 100 : 2 * PER_DAY + 150])
+    forecast = SeasonalNaive().forecast(history(days[: 2 * PER_DAY + 100]), 50)
+    assert forecast == pytest.approx(days[2 * PER_DAY + 100 : 2 * PER_DAY + 150])
 
 
 def test_shifted_day_is_forecast_with_fading_level():
     days = saw_tooth(2)
     past = [*days, *(load + 0.1 for load in saw_tooth(1)[:100])]
-    foretold = SeasonalNaive(persistence=0.9).forecast(history(past), 40)
-    distances = [load - day for load, day in zip(foretold, days[100:], strict=False)]
+    forecast = SeasonalNaive(persistence=0.9).forecast(history(past), 40)
+    distances = [load - day for load, day in zip(forecast, days[100:], strict=False)]
     assert distances[0] == pytest.approx(0.09)
     assert distances[9] == pytest.approx(0.1 * 0.9**10)
     assert 0 < distances[39] < 0.002
@@ -42,8 +42,8 @@ def test_shifted_day_is_forecast_with_fading_level():
 def test_a_burst_fades_faster_than_a_level():
     days = saw_tooth(2)
     past = [*days, *saw_tooth(1)[:99], saw_tooth(1)[99] + 0.24]
-    foretold = SeasonalNaive(persistence=1.0, level_intervals=6).forecast(history(past), 2)
-    distances = [load - day for load, day in zip(foretold, days[100:], strict=False)]
+    forecast = SeasonalNaive(persistence=1.0, level_intervals=6).forecast(history(past), 2)
+    distances = [load - day for load, day in zip(forecast, days[100:], strict=False)]
     assert distances == pytest.approx([0.04 + 0.1, 0.04 + 0.05])
 
 
@@ -62,8 +62,8 @@ def test_days_without_data_are_passed_over():
 
 def test_forecast_beyond_a_day_uses_latest_day():
     days = saw_tooth(2)
-    foretold = SeasonalNaive(persistence=0.0).forecast(history(days), PER_DAY + 5)
-    assert foretold[PER_DAY:] == pytest.approx(days[:5])
+    forecast = SeasonalNaive(persistence=0.0).forecast(history(days), PER_DAY + 5)
+    assert forecast[PER_DAY:] == pytest.approx(days[:5])
 
 
 def test_seasonal_forecast_beats_last_value_on_repeating_days():

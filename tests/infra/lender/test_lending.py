@@ -31,7 +31,7 @@ def parameters(**changes: float) -> LendingParameters:
 
 
 class Rising:
-    """Foretells that the load rises by so much in each interval."""
+    """Forecasts that the load rises by so much in each interval."""
 
     def __init__(self, by: float) -> None:
         self.by = by

@@ -77,13 +77,13 @@ def test_forecast_prices_stay_except_under_printed_auction():
     hourly = (3.0,) * HOURS_PER_DAY
     opening = (OpeningPrices(gpu_type="fast", compute_micros=hourly, memory_micros=hourly),)
     declared = CELL.zones[0].policy.model_copy(update={"max_density_units": 9.0})
-    foretold = declared.model_copy(update={"steepness": "learned", "opening_prices": opening})
-    cell = configuration(zones=(zone(policy=foretold),))
+    forecast = declared.model_copy(update={"steepness": "learned", "opening_prices": opening})
+    cell = configuration(zones=(zone(policy=forecast),))
     printed = declared.model_copy(
         update={"payment": "published", "order": "published", "search": "published"}
     )
     assert OtherPolicies("published").of(cell).zones[0].policy == printed
-    assert OtherPolicies("auction").of(cell).zones[0].policy == foretold
+    assert OtherPolicies("auction").of(cell).zones[0].policy == forecast
 
 
 def test_scaling_undone_by_rounding_is_remarked():

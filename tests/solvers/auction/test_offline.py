@@ -162,7 +162,7 @@ def test_less_valuable_conflicts_are_dropped():
 
 def test_descent_prices_bound_the_master(monkeypatch):
     instance = random_instance(random.Random(2), tasks=120, nodes=4, slots=12, is_empty=True)
-    monkeypatch.setattr("solvers.auction.offline.columns.PATIENCE_PER_TASK", 0)
+    monkeypatch.setattr("solvers.auction.offline.columns.MOST_STALE_PER_TASK", 0)
     by_master = solve_by_columns(instance, LONG_S, 0.0)
     monkeypatch.setattr("solvers.auction.offline.columns.MOST_MASTER_TASKS", 50)
     monkeypatch.setattr("solvers.auction.offline.columns.SAMPLE_TASKS", 40)

@@ -16,24 +16,24 @@ PAIRS = st.lists(st.tuples(GAIN, GAIN), min_size=1, max_size=30)
 
 def gain_errors(pairs) -> GainErrors:
     errors = GainErrors()
-    for foretold, real in pairs:
-        errors.add(foretold, real)
+    for forecast, real in pairs:
+        errors.add(forecast, real)
     return errors
 
 
 @settings(max_examples=examples(200), deadline=None)
 @given(PAIRS)
 def test_gains_by_their_definitions(pairs):
-    foretold, real = np.array(pairs).T
+    forecast, real = np.array(pairs).T
     figures = gain_errors(pairs).figures()
     assert figures.pairs == len(pairs)
-    assert figures.mape_pct == pytest.approx(100 * np.mean(np.abs(foretold - real) / (1 + real)))
-    assert figures.sign_pct == pytest.approx(100 * np.mean((foretold >= 0) == (real >= 0)))
+    assert figures.mape_pct == pytest.approx(100 * np.mean(np.abs(forecast - real) / (1 + real)))
+    assert figures.sign_pct == pytest.approx(100 * np.mean((forecast >= 0) == (real >= 0)))
     if np.abs(real).sum() > 0:
-        expected = 100 * np.abs(foretold - real).sum() / np.abs(real).sum()
+        expected = 100 * np.abs(forecast - real).sum() / np.abs(real).sum()
         assert figures.gain_error_pct == pytest.approx(expected)
-    if foretold.std() > 1e-3 and real.std() > 1e-3:
-        assert figures.pearson_r == pytest.approx(np.corrcoef(foretold, real)[0, 1], abs=1e-9)
+    if forecast.std() > 1e-3 and real.std() > 1e-3:
+        assert figures.pearson_r == pytest.approx(np.corrcoef(forecast, real)[0, 1], abs=1e-9)
 
 
 def test_without_differences_there_is_no_correlation():
@@ -50,20 +50,20 @@ def test_zero_gain_counts_as_positive():
 def test_iterations_have_a_mean_and_a_worst_error():
     errors = IterationErrors()
     assert errors.figures() == (0, None, None)
-    for foretold, real in ((110, 100), (50, 100), (7, 7)):
-        errors.add(foretold, real)
+    for forecast, real in ((110, 100), (50, 100), (7, 7)):
+        errors.add(forecast, real)
     figures = errors.figures()
     assert figures.jobs == 3
     assert (figures.mean_ape_pct, figures.max_ape_pct) == (pytest.approx(20), pytest.approx(50))
 
 
-@pytest.mark.parametrize(("foretold", "real"), [(math.nan, 0.1), (0.1, math.inf), (0.1, -1)])
-def test_impossible_gains_are_refused(foretold, real):
+@pytest.mark.parametrize(("forecast", "real"), [(math.nan, 0.1), (0.1, math.inf), (0.1, -1)])
+def test_impossible_gains_are_refused(forecast, real):
     with pytest.raises(ValueError, match="above -1"):
-        GainErrors().add(foretold, real)
+        GainErrors().add(forecast, real)
 
 
-@pytest.mark.parametrize(("foretold", "real"), [(math.nan, 1), (-1, 1), (1, 0), (1, math.inf)])
-def test_impossible_iterations_are_refused(foretold, real):
+@pytest.mark.parametrize(("forecast", "real"), [(math.nan, 1), (-1, 1), (1, 0), (1, math.inf)])
+def test_impossible_iterations_are_refused(forecast, real):
     with pytest.raises(ValueError, match="finite"):
-        IterationErrors().add(foretold, real)
+        IterationErrors().add(forecast, real)

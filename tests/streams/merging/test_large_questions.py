@@ -303,7 +303,7 @@ def test_largest_estimate_question_and_answer_fit():
         outcomes=(merge,) * MAX_OUTCOMES,
     )
     assert record_bytes(problem) + BESIDE_BYTES < INPUT_MAX_MESSAGE_BYTES
-    foretold = TransferEstimate(
+    forecast = TransferEstimate(
         mode="temporal",
         donor=31,
         receiver=31,
@@ -314,7 +314,7 @@ def test_largest_estimate_question_and_answer_fit():
     )
     solution = EstimateSolution(
         kinds=(KindEstimate(iterations=MAX_ITERATIONS, fault="flat_loss_curve"),) * MAX_KINDS,
-        transfers=(foretold,) * 2 * pairs,
+        transfers=(forecast,) * 2 * pairs,
     )
     asked = SolveRequested.of(ZONE, "estimate-1", 1.0, problem)
     assert answer_to(PendingSolve(CELL, asked, problem, "solved-1"), solution, 1.0).solution == solution

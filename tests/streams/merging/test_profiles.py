@@ -22,7 +22,7 @@ def ordered(outcomes: list[Outcome]) -> list[tuple[str, int]]:
     return [(each.order.job_id, each.gpus) for each in of(ProfileOrdered, outcomes)]
 
 
-def foretold(outcomes: list[Outcome]) -> list[tuple[str, str, Facts]]:
+def forecasts(outcomes: list[Outcome]) -> list[tuple[str, str, Facts]]:
     return [(each.job_id, each.reason, each.facts) for each in of(JobForetold, outcomes)]
 
 
@@ -33,8 +33,8 @@ def parts(asked: SolveRequested) -> dict[str, str]:
 
 def test_new_job_is_profiled_then_awaits_plan(script):
     assert ordered(script.send(submit("a"))) == [("a", 1)]
-    assert foretold(script.send(script.profile("a"))) == [("a", "profiled", {})]
-    assert foretold(script.tick(5.0)) == [("a", "estimated", {})]
+    assert forecasts(script.send(script.profile("a"))) == [("a", "profiled", {})]
+    assert forecasts(script.tick(5.0)) == [("a", "estimated", {})]
     assert parts(script.ask()) == {"a": "any"}
 
 
@@ -71,7 +71,7 @@ def test_one_job_of_kind_is_profiled(script):
         ("d", 1),
     ]
     outcomes = script.send(script.profile("a"))
-    assert foretold(outcomes) == [("a", "profiled", {}), ("b", "kind_known", {}), ("c", "kind_known", {})]
+    assert forecasts(outcomes) == [("a", "profiled", {}), ("b", "kind_known", {}), ("c", "kind_known", {})]
     assert ordered(outcomes) == []
     outcomes = script.send(submit("e"))
     (admitted,) = of(JobAdmitted, outcomes)
@@ -116,7 +116,7 @@ def test_unusable_profile_names_field_and_runs_unmerged(script, changes, facts):
     script.ready("other")
     script.send(submit("a", accuracy=None), submit("b", accuracy=None))
     outcomes = script.send(script.profile("a", **changes))
-    (job_id, reason, told), (twin, known, _) = foretold(outcomes)
+    (job_id, reason, told), (twin, known, _) = forecasts(outcomes)
     assert (job_id, reason) == ("a", "unusable_profile")
     assert facts.items() <= told.items()
     assert (twin, known) == ("b", "kind_known")
@@ -132,7 +132,7 @@ def test_unusable_profile_names_field_and_runs_unmerged(script, changes, facts):
 def test_job_without_features_runs_unmerged():
     script = Script(transferability="task2feat")
     script.send(submit("a"))
-    ((_, reason, facts),) = foretold(script.send(script.profile("a")))
+    ((_, reason, facts),) = forecasts(script.send(script.profile("a")))
     assert (reason, facts) == ("unusable_profile", {"case": "missing", "field": "features"})
 
 
@@ -140,7 +140,7 @@ def test_unfittable_curve_names_its_field(script):
     script.curve_fault = "flat_loss_curve"
     script.send(submit("a"))
     script.send(script.profile("a"))
-    assert foretold(script.tick(5.0)) == [("a", "unusable_profile", {"case": "flat_loss_curve"})]
+    assert forecasts(script.tick(5.0)) == [("a", "unusable_profile", {"case": "flat_loss_curve"})]
     assert parts(script.ask()) == {"a": "none"}
 
 
@@ -148,7 +148,7 @@ def test_thrice_failed_profile_runs_unmerged(script):
     script.send(submit("a", accuracy=None))
     for _ in range(2):
         assert ordered(script.send(script.failed("a"))) == [("a", 1)]
-    assert foretold(script.send(script.failed("a"))) == [
+    assert forecasts(script.send(script.failed("a"))) == [
         ("a", "profile_failed", {"node": "n0", "error": "out of memory"})
     ]
     asked = script.ask()

@@ -12,7 +12,7 @@ from schemas.kind import Solution
 from streams.solver import solving
 from streams.solver.solving import Solve, Solved, SolveFailure, SolverProcess, SolverUnfitError
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 OVERRUN_S = 0.5
 DEEDS = ("one", "another", "raise", "die", "hang")
 
@@ -62,7 +62,7 @@ def started():
 
 
 def outcome_of(process: SolverProcess) -> Solved | SolveFailure:
-    deadline_s = time.monotonic() + PATIENCE_S
+    deadline_s = time.monotonic() + TIMEOUT_S
     while (come := process.outcome(0.05)) is None:
         assert time.monotonic() < deadline_s
     return come

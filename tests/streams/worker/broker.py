@@ -98,7 +98,7 @@ class Broker:
         ends = len(self.sent[LEDGER_TOPIC]) if place.topic == LEDGER_TOPIC else 0
         return time.time() if last_offset + 1 >= ends else None
 
-    def deep(self) -> Iterable[Place]:
+    def backlogged(self) -> Iterable[Place]:
         return self.behind
 
     def pause_partitions(self, places: Iterable[Place]) -> None:

@@ -46,36 +46,37 @@ def test_step_is_planned_from_its_recording() -> None:
 
 
 def test_allreduce_goes_into_first_fitting_gap() -> None:
-    each = MeasuredAllreduce(after=1, ready_s=0.0, duration_s=2.0)
-    assert plan_step([9.0, 1.0, 5.0], [each, each, each]).after == (2, 2, 3)
+    each = MeasuredAllreduce(all_to_alls_before=1, ready_s=0.0, duration_s=2.0)
+    assert plan_step([9.0, 1.0, 5.0], [each, each, each]).all_to_alls_before == (2, 2, 3)
 
 
 def test_late_allreduce_may_miss_its_gap() -> None:
-    late = MeasuredAllreduce(after=0, ready_s=2.0, duration_s=2.0)
-    assert plan_step([3.0, 2.0], [late]).after == (1,)
+    late = MeasuredAllreduce(all_to_alls_before=0, ready_s=2.0, duration_s=2.0)
+    assert plan_step([3.0, 2.0], [late]).all_to_alls_before == (1,)
 
 
 @given(gaps_s=gaps, measured=allreduces)
 def test_plan_ends_allreduces_early_without_delay(
     gaps_s: list[int], measured: list[MeasuredAllreduce]
 ) -> None:
-    measured = [each for each in measured if each.after <= len(gaps_s)]
+    measured = [each for each in measured if each.all_to_alls_before <= len(gaps_s)]
     plan = plan_step(gaps_s, measured)
     possible = [
         after
         for after in product(range(len(gaps_s) + 1), repeat=len(measured))
         if all(earlier <= later for earlier, later in pairwise(after)) and fits(gaps_s, measured, after)
     ]
-    assert plan.after in possible
-    assert all(plan.after <= after for after in possible)  # compared as the order of micro-ops has it
+    assert plan.all_to_alls_before in possible
+    # Compared as the order of micro-ops has it.
+    assert all(plan.all_to_alls_before <= after for after in possible)
 
 
 def fits(gaps_s: list[int], measured: list[MeasuredAllreduce], after: tuple[int, ...]) -> bool:
     ends_s = [0.0] * (len(gaps_s) + 1)
     for gap, each in zip(after, measured, strict=True):
-        if gap < each.after:
+        if gap < each.all_to_alls_before:
             return False
-        begins_s = max(ends_s[gap], each.ready_s if gap == each.after else 0.0)
+        begins_s = max(ends_s[gap], each.ready_s if gap == each.all_to_alls_before else 0.0)
         ends_s[gap] = begins_s + each.duration_s
     return all(end_s <= gap_s for end_s, gap_s in zip(ends_s, gaps_s, strict=False) if end_s > 0)
 
@@ -115,7 +116,7 @@ def test_step_with_fewer_all_to_alls_is_refused() -> None:
 
 
 def test_plan_reordering_allreduces_is_refused() -> None:
-    with pytest.raises(ValueError, match="must not fall"):
+    with pytest.raises(ValueError, match="must not decrease"):
         StepPlan((2, 1))
 
 

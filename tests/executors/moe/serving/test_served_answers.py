@@ -94,11 +94,11 @@ def test_all_ranks_profile_the_same(run: RunRanks) -> None:
     results = served(run, 3, profile_batches=4, sizes=[8] * 4)
     assert len({(result["accuracy"], result["paths"]) for result in results}) == 1
     assert 0 <= results[0]["accuracy"] <= 1
-    assert all(layer["foretold"] is None for batch in results[0]["passages"] for layer in batch)
+    assert all(layer["as_forecast"] is None for batch in results[0]["passages"] for layer in batch)
 
 
 def test_thesis_scheme_revises_missed_forecasts(run: RunRanks) -> None:
     results = served(run, 2, scheme="lina", sizes=[8] * 8)
     for batch in results[0]["passages"][2:]:
         for layer in batch:
-            assert layer["revised"] == (not layer["foretold"])
+            assert layer["revised"] == (not layer["as_forecast"])

@@ -24,8 +24,8 @@ def placed():
     layout = Layout(SCHEMES["lina"], cluster, first, first.placement)
     rows = []
     for _ in range(20):
-        foretold, tokens = rng.integers(0, 90, (2, EXPERTS))
-        demand = Demand.of_counts(foretold)
+        forecast, tokens = rng.integers(0, 90, (2, EXPERTS))
+        demand = Demand.of_counts(forecast)
         settled = layout.settle(layout.plan(demand), demand, tokens)
         rows.append((settled.placement.lists(), settled.split.tolist(), settled.is_revised))
     return rows

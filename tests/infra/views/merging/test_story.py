@@ -45,7 +45,7 @@ def test_merge_shows_forecast_result_and_gain() -> None:
     begun = said.index("begins with 1 GPU on n0 x1, from the weights that its donor has left")
     over = said.index("the merge one -> two is over for two: saved 5 min of one GPU")
     assert merged < begun < over
-    forecast = next(line for line in said[merged:begun] if line.startswith("two has a forecast gain of "))
+    forecast = next(line for line in said[merged:begun] if line.startswith("forecast for two: a gain of "))
     assert forecast.endswith(" iterations instead of 600"), "as job zero needed, which ran alone"
     # Two jobs ran alone, so that it is known what the receiver would have reached and taken.
     assert said[over + 1].endswith(" 0.0% forecast, 0.0% measured")

@@ -43,7 +43,7 @@ def found(run: SimulatedRun, decisions_first: bool = False) -> dict[tuple[str, s
 def test_pair_has_forecast_and_result() -> None:
     ((pair, transfer),) = found(merged_run()).items()
     assert pair == ("temporal", "a.jsonl", "a.jsonl")
-    assert transfer.foretold == pytest.approx(0.0, abs=0.05)
+    assert transfer.forecast == pytest.approx(0.0, abs=0.05)
     assert transfer.gain == pytest.approx(0.0, abs=1e-6), "both have reached 60 %"
     assert (transfer.merges, transfer.undone, transfer.saved_s) == (1, 0, 300.0)
 
@@ -65,7 +65,7 @@ def test_shared_run_makes_both_donor_and_receiver() -> None:
     pairs = found(simulated(merging_cell(), jobs))
     spatial = {pair[1:] for pair in pairs if pair[0] == "spatial"}
     assert {("a.jsonl", "b.jsonl"), ("b.jsonl", "a.jsonl")} <= spatial
-    assert all(transfer.foretold is not None and not transfer.merges for transfer in pairs.values())
+    assert all(transfer.forecast is not None and not transfer.merges for transfer in pairs.values())
 
 
 def test_validation_data_separate_tasks_of_same_data() -> None:
