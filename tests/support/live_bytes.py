@@ -45,7 +45,7 @@ class LiveBytes(TorchDispatchMode):
         self._known.add(storage)
         self._live_bytes += storage.nbytes()
         self.peak_bytes = max(self.peak_bytes, self._live_bytes)
-        weakref.finalize(storage, self._let_go, storage.nbytes())
+        weakref.finalize(storage, self._note_freed, storage.nbytes())
 
-    def _let_go(self, size_bytes: int) -> None:
+    def _note_freed(self, size_bytes: int) -> None:
         self._live_bytes -= size_bytes

@@ -69,10 +69,10 @@ class OffloadedExperts(nn.Module):
         copied = parameter.to(device, copy=True, non_blocking=True)
         self._visiting_bytes += copied.nbytes
         self.peak_bytes = max(self.peak_bytes, self._visiting_bytes)
-        weakref.finalize(copied, self._let_go, copied.nbytes)
+        weakref.finalize(copied, self._note_freed, copied.nbytes)
         return copied
 
-    def _let_go(self, size_bytes: int) -> None:
+    def _note_freed(self, size_bytes: int) -> None:
         self._visiting_bytes -= size_bytes
 
 

@@ -38,7 +38,7 @@ class Replanner:
         self._live = context.live
         self._outcomes = context.outcomes
         self._leaving: set[int] = set()
-        """Rows of nodes that are to be vacated."""
+        """Rows of nodes from which jobs are evicted."""
         self._steps = 0
         """Steps of new plans by now."""
 

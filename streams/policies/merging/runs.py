@@ -60,9 +60,9 @@ class MergingRuns(Tasks):
                 self.turns.give_turn(job.job.user)
 
     def _make_room(self, job: TuningJob) -> None:
-        """Vacate a node for the profile run of a job that has waited for an interval, if no other such run is
-        under way. Pipeline-parallel jobs need it, since plans rarely leave enough GPUs idle on one node;
-        other jobs need it only if the zone is so small that plans leave no GPUs for profiles."""
+        """Evict the tasks of a node for the profile run of a job that has waited for an interval, if no other
+        such run is under way. Pipeline-parallel jobs need it, since plans rarely leave enough GPUs idle on
+        one node; other jobs need it only if the zone is so small that plans leave no GPUs for profiles."""
         is_pipeline = job.workload.pipeline
         if not is_pipeline and self.most_for_profiles:
             return
