@@ -57,8 +57,6 @@ prices                r     -       r         -         -     w      -      r
 staffing              r     -       r         -         -     w      -      r
 jobs.state            r     -       r         -         -     w      -      r
 loans                 r     -       r         -         -     w      -      r
-merging               r     -       r         -         -     w      -      r
-experts               r     -       r         -         -     w      -      r
 zones.state           -     -       r         -         -     w      -      r
 snapshots             -     -       -         -         -     rw     -      r
 cells.dlt             -     -       -         r         -     w      -      r
