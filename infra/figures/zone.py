@@ -8,6 +8,7 @@ from infra.figures.jobs import Jobs, JobTimeline
 from infra.figures.nodes import Node, Nodes
 from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
+from schemas.jobs import JobSubmitted
 from schemas.kinds import KINDS
 
 Table = Sequence[Mapping[str, Any]]
@@ -80,6 +81,12 @@ class ZoneFigures(Generic[J]):
     def admitted(self) -> Iterator[J]:
         """Yield the jobs of the zone that are admitted and not over."""
         return (job for job in self.kept() if job.state == "admitted")
+
+    def _has_begun(self, event: JobSubmitted) -> bool:
+        """Return whether a submission has just begun a timeline: it is neither repeated nor under the id of
+        another job."""
+        job = self._jobs.by_id.get(event.job_id)
+        return job is not None and job.submission is event
 
     def _job(self, job_id: str) -> J | None:
         job = self._jobs.by_id.get(job_id)

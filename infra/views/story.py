@@ -70,7 +70,7 @@ class Story:
             (*self._chapters, *(chapter for chapter in states if chapter is not None)),
             key=lambda chapter: chapter.place,
         )
-        policy = self.policy
+        policy = _policy(job)
         ignored = {
             offset: f"ignored ({outcome.reason}): {sentence(outcome, policy)}"
             for offset, outcome in self._ignored.items()
@@ -86,8 +86,7 @@ class Story:
     @property
     def policy(self) -> str | None:
         """Kind of the policy of the job's zone; None if it is unknown."""
-        job = self._job(self._board())
-        return None if job is None else policy_of(job.submission)
+        return _policy(self._job(self._board()))
 
     @property
     def figures(self) -> dict[str, str]:
@@ -150,6 +149,10 @@ class Story:
             return record.model_copy(update={"job_ids": (self.job_id,)}) if is_named else None
         parts = (view.part_of(record, self.job_id) for view in policy_views())
         return next((part for part in parts if part is not None), None)
+
+
+def _policy(job: JobTimeline | None) -> str | None:
+    return None if job is None else policy_of(job.submission)
 
 
 def _chapter(decision: Decision, own: Event | Outcome | None) -> Chapter | None:

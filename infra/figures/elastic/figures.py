@@ -96,7 +96,7 @@ class ElasticFigures(ZoneFigures[ElasticTimeline]):
         self._usage.pass_time(time_s)
         match event:
             case JobSubmitted(zone=self._zone, workload=ElasticWorkload()):
-                self._submitted += self._jobs.by_id[event.job_id].submission is event
+                self._submitted += self._has_begun(event)
                 self._until_last_input = (time_s, self._usage.until(time_s))
             case InferenceLoadReported() if event.zone in self._lent_gpus:
                 serving = event.load * self._lent_gpus[event.zone]

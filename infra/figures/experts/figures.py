@@ -71,7 +71,7 @@ class ExpertsFigures(ZoneFigures[MoeTimeline]):
         """Fold an event of the cell."""
         match event:
             case JobSubmitted(zone=self._zone):
-                self._submitted += self._jobs.by_id[event.job_id].submission is event
+                self._submitted += self._has_begun(event)
             case RoutingReport() if (job := self._job(event.job_id)) is not None and job.is_service:
                 job.report(event)
 

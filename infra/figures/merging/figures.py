@@ -101,7 +101,7 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
         self._now_s = time_s
         match event:
             case JobSubmitted(zone=self._zone, workload=TuningWorkload()):
-                self._submitted += self._jobs.by_id[event.job_id].submission is event
+                self._submitted += self._has_begun(event)
                 self._first_s = time_s if self._first_s is None else self._first_s
             case RunFinished() if self._job(event.job_id) is not None:
                 self._last_s = time_s
