@@ -25,7 +25,7 @@ class PolicyView:
         without the others. None if the record is not about the job."""
         return None
 
-    def words(self, told: Record) -> list[str] | None:  # noqa: ARG002
+    def words(self, record: Record) -> list[str] | None:  # noqa: ARG002
         """Return the words of `explain` for an event or a decision, or for its workload, terms or evidence: a
         line about the fact, and further lines with its numbers. None if the view has no words."""
         return None

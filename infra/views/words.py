@@ -150,9 +150,9 @@ def _loss(loss: float | None, decimals: int) -> str:
     return "" if loss is None else f", loss {loss:.{decimals}f}"
 
 
-def _own_words(told: Record) -> list[str] | None:
+def _own_words(record: Record) -> list[str] | None:
     """Return the words of the first view that has any."""
-    return next((words for view in policy_views() if (words := view.words(told)) is not None), None)
+    return next((words for view in policy_views() if (words := view.words(record)) is not None), None)
 
 
 def _of(value: Kinded) -> list[str]:

@@ -16,12 +16,12 @@ class RoundRobinView(PolicyView):
                 return record
         return None
 
-    def words(self, told: Record) -> list[str] | None:
-        match told:
+    def words(self, record: Record) -> list[str] | None:
+        match record:
             case QueuePlace():
-                return [f"{told.ahead} jobs are before it"]
+                return [f"{record.ahead} jobs are before it"]
             case CountOrdered():
-                return [f"a turn on {told.node}, from {told.start} to {told.goal}"]
+                return [f"a turn on {record.node}, from {record.start} to {record.goal}"]
             case SolveRequested(question=Question(kind="sort")):
                 return ["a solver is asked for the order of the queue"]
         return None

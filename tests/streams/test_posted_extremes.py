@@ -1,5 +1,5 @@
-"""What prices learned from bids do with a day unlike any other: they stay finite, come back to what the
-demand is worth within a stated time, and each decision says what it was priced by."""
+"""Prices learned from bids on a day unlike any other: they stay finite, return to the worth of the demand
+within a stated time, and each decision has what it was priced by."""
 
 import math
 import random

@@ -27,9 +27,9 @@ Kind = TypeVar("Kind", bound=Outcome)
 INTERVAL_S = 120.0
 BATCH = 8
 STEPS_PER_EPOCH = 100
-"""Of the jobs of `submit`."""
+"""Batch size and steps of the jobs of `submit`."""
 RATIO = 0.5
-"""Of the iterations that receivers need, they are forecast to save so many."""
+"""Part of their iterations that receivers are forecast to save."""
 FALLING = tuple(2.0 - 0.1 * number for number in range(12))
 
 

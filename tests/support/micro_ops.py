@@ -1,4 +1,4 @@
-"""What the records of micro-ops show."""
+"""Readings of the records of micro-ops."""
 
 from collections.abc import Iterable
 

@@ -26,7 +26,7 @@ class Merge:
     @property
     def is_undone(self) -> bool:
         """Whether the merge was undone for one of its jobs at least."""
-        return any(told.reason == "undone" for told in self.judged.values())
+        return any(record.reason == "undone" for record in self.judged.values())
 
     @classmethod
     def of(cls, change: TaskChanged) -> Self | None:
@@ -49,8 +49,8 @@ class Merge:
     def is_undone_for(self, job_id: str) -> bool:
         """Return whether a job was to start again. In a spatial merge, one job may be, and the other keeps
         its weights; in a temporal merge, the receiver's result holds for its donor too."""
-        told = self.judged.get(job_id if self.mode == "spatial" else self.jobs[1])
-        return told is not None and told.reason == "undone"
+        record = self.judged.get(job_id if self.mode == "spatial" else self.jobs[1])
+        return record is not None and record.reason == "undone"
 
     def holds_for(self, job_id: str) -> bool:
         """Return whether a job is, or was to its end, merged."""

@@ -32,30 +32,30 @@ class AuctionView(PolicyView):
                 return record.model_copy(update={"solution": found}) if plans else None
         return None
 
-    def words(self, told: Record) -> list[str] | None:
+    def words(self, record: Record) -> list[str] | None:
         """Return words for records about one job alone, as `part_of` returns them."""
-        match told:
+        match record:
             case LoraWorkload():
-                return [_workload(told)]
+                return [_workload(record)]
             case BidTerms():
-                bid, latest = units(told.bid_micros), written(told.deadline_s)
+                bid, latest = units(record.bid_micros), written(record.deadline_s)
                 return [f"bids {bid}, for the work to be done by {latest}"]
             case AuctionEvidence():
-                return list(describe_offer(told.offer))
+                return list(describe_offer(record.offer))
             case JobQuoted(evidence=AuctionEvidence() as evidence):
-                return [_answer(told, evidence), *describe_offer(evidence.offer)]
+                return [_answer(record, evidence), *describe_offer(evidence.offer)]
             case SolveRequested(question=Question(kind="batch")):
                 return ["waits for a solver with the other bids of its slot"]
             case SolveFinished(solution=BatchSolution(plans=(plan,), status=status)):
                 return [f"the solver ({status}) plans it in {len(plan.node_slots)} slots"]
             case SlotAssigned(runs=(order,)):
                 quota = f"{order.quota_samples} samples, from {order.resume_samples}"
-                return [f"slot {told.slot} on {told.node}: {quota}"]
-            case JobReplanned() if not told.plan.node_slots:
-                return [f"planned again ({told.reason}): its present runs suffice, no more slots are held"]
+                return [f"slot {record.slot} on {record.node}: {quota}"]
+            case JobReplanned() if not record.plan.node_slots:
+                return [f"planned again ({record.reason}): its present runs suffice, no more slots are held"]
             case JobReplanned():
-                left = f"{told.remaining_samples} samples are left"
-                return [f"planned again ({told.reason}): {left}", describe_plan(told.plan)]
+                left = f"{record.remaining_samples} samples are left"
+                return [f"planned again ({record.reason}): {left}", describe_plan(record.plan)]
         return None
 
     def happening(self, outcome: Outcome) -> str | None:

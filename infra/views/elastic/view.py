@@ -32,19 +32,19 @@ class ElasticView(PolicyView):
                 return _staffing_of(record, job_id)
         return None
 
-    def words(self, told: Record) -> list[str] | None:
+    def words(self, record: Record) -> list[str] | None:
         """Return words for records about one job alone, as `part_of` returns them."""
-        match told:
+        match record:
             case ElasticWorkload():
-                return list(_workload(told))
+                return list(_workload(record))
             case ElasticTerms():
                 return ["queues it, without a bid or a deadline"]
             case QueuedJob():
-                return [_queue_place(told)]
+                return [_queue_place(record)]
             case JobAdmitted(evidence=QueuedJob() as place):
                 return ["admitted to the queue", _queue_place(place)]
             case ElasticForecast():
-                return [_forecast(told)]
+                return [_forecast(record)]
             case JobQuoted(evidence=ElasticForecast() as forecast):
                 jobs = f"jobs that wait now: {forecast.jobs_waiting}"
                 return [
@@ -52,21 +52,22 @@ class ElasticView(PolicyView):
                     f"as things stand: later jobs, loans and reclaims change it; {jobs}",
                 ]
             case JobResized():
-                return list(_resized(told))
+                return list(_resized(record))
             case ServersCleared():
-                return list(_cleared(told))
+                return list(_cleared(record))
             case ZoneStaffed():
-                return list(_staffed(told))
+                return list(_staffed(record))
             case WorkersAssigned():
-                here = sum(member.workers for member in told.members if member.node == told.node)
-                workers = counted(sum(member.workers for member in told.members), "worker")
-                doing = "starts" if told.resumes else "goes on with"
-                at = f"generation {told.generation}, from {told.resume_samples} samples"
-                return [f"{told.node} {doing} {here} of {workers}: {at}"]
+                here = sum(member.workers for member in record.members if member.node == record.node)
+                workers = counted(sum(member.workers for member in record.members), "worker")
+                doing = "starts" if record.resumes else "goes on with"
+                at = f"generation {record.generation}, from {record.resume_samples} samples"
+                return [f"{record.node} {doing} {here} of {workers}: {at}"]
             case WorkersReleased():
-                by = "" if told.by_s is None else f", by {written(told.by_s)}"
+                by = "" if record.by_s is None else f", by {written(record.by_s)}"
                 return [
-                    f"{told.node} gives up its workers of generation {told.generation} ({told.reason}){by}"
+                    f"{record.node} gives up its workers of generation {record.generation} "
+                    f"({record.reason}){by}"
                 ]
         return None
 

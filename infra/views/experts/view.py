@@ -28,37 +28,39 @@ class ExpertsView(PolicyView):
 
     sentences = SENTENCES
 
-    def words(self, told: Record) -> list[str] | None:
+    def words(self, record: Record) -> list[str] | None:
         """Return words for records about one job alone, as `part_of` returns them."""
-        match told:
+        match record:
             case MoeTrainWorkload():
-                return list(_training(told))
+                return list(_training(record))
             case MoeServeWorkload():
-                return list(_serving(told))
+                return list(_serving(record))
             case ExpertsTerms():
                 return ["queues it, without a bid or a deadline"]
             case QueuedRanks():
-                return [_queue_place(told)]
+                return [_queue_place(record)]
             case JobAdmitted(evidence=QueuedRanks() as place):
                 return ["admitted to the queue", _queue_place(place)]
             case RanksChanged():
-                return [_changed(told)]
+                return [_changed(record)]
             case PlacementDecided():
-                return list(_decided(told))
+                return list(_decided(record))
             case ExpertsProfiled():
-                return list(_profiled(told))
+                return list(_profiled(record))
             case ExpertsRouted():
-                return [_routed(told)]
+                return [_routed(record)]
             case RanksAssigned():
-                here = sum(member.ranks for member in told.members if member.node == told.node)
-                ranks = counted(sum(member.ranks for member in told.members), "rank")
-                at = f"generation {told.generation}, from {told.resume_samples} samples"
-                return [f"{told.node} runs {here} of {ranks}: {at}"]
+                here = sum(member.ranks for member in record.members if member.node == record.node)
+                ranks = counted(sum(member.ranks for member in record.members), "rank")
+                at = f"generation {record.generation}, from {record.resume_samples} samples"
+                return [f"{record.node} runs {here} of {ranks}: {at}"]
             case ExpertsPlaced():
-                layers = counted(len(told.layers), "layer")
-                return [f"{told.node} is told placement {told.revision}, of {layers}"]
+                layers = counted(len(record.layers), "layer")
+                return [f"{record.node} is told placement {record.revision}, of {layers}"]
             case RanksReleased():
-                return [f"{told.node} gives up its ranks of generation {told.generation} ({told.reason})"]
+                return [
+                    f"{record.node} gives up its ranks of generation {record.generation} ({record.reason})"
+                ]
         return None
 
     def happening(self, outcome: Outcome) -> str | None:

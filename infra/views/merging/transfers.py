@@ -102,31 +102,31 @@ class Transfers:
 
         for (mode, donor, receiver), (_, gain) in self._forecasts.items():
             at(mode, donor, receiver).forecast = gain
-        for told in self._judged:
-            tasks = [self._task_of_job.get(job_id) for job_id in (told.partner, told.job_id)]
+        for record in self._judged:
+            tasks = [self._task_of_job.get(job_id) for job_id in (record.partner, record.job_id)]
             if tasks[0] is None or tasks[1] is None:
                 continue
-            transfer = at(told.mode, tasks[0], tasks[1])
+            transfer = at(record.mode, tasks[0], tasks[1])
             transfer.merges += 1
-            transfer.undone += told.reason == "undone"
-            transfer.saved_s += told.saved_s
-            if told.reason == "finished" and told.gain is not None:
-                transfer.gains.append(told.gain)
+            transfer.undone += record.reason == "undone"
+            transfer.saved_s += record.saved_s
+            if record.reason == "finished" and record.gain is not None:
+                transfer.gains.append(record.gain)
         return [found[pair] for pair in sorted(found, key=lambda pair: (_MODES.index(pair[0]), *pair[1:]))]
 
     def _note(self, request_id: str, solution: EstimateSolution) -> None:
         place = int(request_id.rpartition("-")[2]) if request_id.rpartition("-")[2].isdecimal() else 0
         gains: dict[Pair, list[float]] = {}
         tasks = [kind.task for kind in solution.kinds]
-        for told in solution.transfers:
-            if max(told.donor, told.receiver) >= len(tasks):
+        for record in solution.transfers:
+            if max(record.donor, record.receiver) >= len(tasks):
                 continue  # the zone ignores it too
-            donor, receiver = tasks[told.donor], tasks[told.receiver]
+            donor, receiver = tasks[record.donor], tasks[record.receiver]
             if donor is None or receiver is None:
                 continue
-            gains.setdefault((told.mode, donor, receiver), []).append(told.receiver_gain)
-            if told.mode == "spatial":
-                gains.setdefault((told.mode, receiver, donor), []).append(told.donor_gain)
+            gains.setdefault((record.mode, donor, receiver), []).append(record.receiver_gain)
+            if record.mode == "spatial":
+                gains.setdefault((record.mode, receiver, donor), []).append(record.donor_gain)
         for pair, values in gains.items():
             if self._forecasts.get(pair, (-1, 0.0))[0] <= place:
                 self._forecasts[pair] = place, math.fsum(values) / len(values)

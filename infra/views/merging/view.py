@@ -48,34 +48,36 @@ class MergingView(PolicyView):
                 return record
         return None
 
-    def words(self, told: Record) -> list[str] | None:
+    def words(self, record: Record) -> list[str] | None:
         """Return words for records about one job, or about the zone."""
-        match told:
+        match record:
             case TuningWorkload():
-                return list(workload_words(told))
+                return list(workload_words(record))
             case MergingTerms():
                 return ["queues it, without a bid or a deadline"]
             case QueuedTask():
-                return [queued_words(told)]
+                return [queued_words(record)]
             case JobAdmitted(evidence=QueuedTask() as place):
                 return ["admitted to the queue", queued_words(place)]
             case JobForetold():
-                return list(forecast_words(told))
+                return list(forecast_words(record))
             case ProfileReported():
-                return list(profile_words(told))
+                return list(profile_words(record))
             case TaskEvaluated():
-                return [evaluated_words(told)]
+                return [evaluated_words(record)]
             case TaskChanged():
-                return list(changed_words(told))
+                return list(changed_words(record))
             case MergeJudged():
-                return list(judged_words(told))
+                return list(judged_words(record))
             case PlanDecided():
-                return list(plan_words(told))
+                return list(plan_words(record))
             case SolveRequested():
-                return (competing_words(told) if len(told.job_ids) == 1 else None) or requested_words(told)
+                return (competing_words(record) if len(record.job_ids) == 1 else None) or requested_words(
+                    record
+                )
             case SolveFinished():
-                return answered_words(told)
-        return _command(told)
+                return answered_words(record)
+        return _command(record)
 
     def happening(self, outcome: Outcome) -> str | None:
         """Return words for profiles, changes of tasks, results of merges, failed plans, and the zone's
@@ -97,19 +99,23 @@ class MergingView(PolicyView):
         return None
 
 
-def _command(told: Record) -> list[str] | None:
-    match told:
+def _command(record: Record) -> list[str] | None:
+    match record:
         case ProfileOrdered():
-            on, steps = counted(told.gpus, "GPU"), counted(told.iterations, "iteration")
-            return [f"{told.node} profiles it on {on}: {steps} or {told.limit_s:g} s at most"]
+            on, steps = counted(record.gpus, "GPU"), counted(record.iterations, "iteration")
+            return [f"{record.node} profiles it on {on}: {steps} or {record.limit_s:g} s at most"]
         case TaskAssigned():
-            here = sum(member.gpus for member in told.members if member.node == told.node)
-            gpus = counted(sum(member.gpus for member in told.members), "GPU")
-            jobs = ", ".join(f"{each.job_id} from iteration {each.resume_iterations}" for each in told.orders)
-            task = f"task {told.task_id}.{told.generation}"
-            return [f"{told.node} runs it with {here} of {gpus}: {task}, {jobs}"]
+            here = sum(member.gpus for member in record.members if member.node == record.node)
+            gpus = counted(sum(member.gpus for member in record.members), "GPU")
+            jobs = ", ".join(
+                f"{each.job_id} from iteration {each.resume_iterations}" for each in record.orders
+            )
+            task = f"task {record.task_id}.{record.generation}"
+            return [f"{record.node} runs it with {here} of {gpus}: {task}, {jobs}"]
         case TaskReleased():
-            return [f"{told.node} ends its part of task {told.task_id}.{told.generation} ({told.reason})"]
+            return [
+                f"{record.node} ends its part of task {record.task_id}.{record.generation} ({record.reason})"
+            ]
         case LoaderPrewarmed():
-            return [f"{told.node} prepares its data loader, to run from {written(told.starts_s)}"]
+            return [f"{record.node} prepares its data loader, to run from {written(record.starts_s)}"]
     return None

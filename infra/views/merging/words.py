@@ -50,10 +50,10 @@ def queued_words(place: QueuedTask) -> str:
     return f"jobs that wait beside it: {place.jobs_waiting}; it {profile}"
 
 
-def forecast_words(told: JobForetold) -> Iterator[str]:
+def forecast_words(record: JobForetold) -> Iterator[str]:
     """Yield words about the forecast of a job, and its source."""
-    iterations = counted(told.iterations, "iteration")
-    match told.reason:
+    iterations = counted(record.iterations, "iteration")
+    match record.reason:
         case "profiled":
             yield f"profiled; not yet estimated, it is taken to need {iterations}"
         case "estimated":
@@ -63,12 +63,12 @@ def forecast_words(told: JobForetold) -> Iterator[str]:
         case "kind_finished":
             yield f"jobs of equal data and hyperparameters have ended: {iterations} until its target"
         case "unusable_profile":
-            yield f"its profile was refused, so it runs unmerged: {sentence(told)}"
+            yield f"its profile was refused, so it runs unmerged: {sentence(record)}"
         case "profile_failed":
-            yield f"its profile run failed, so it runs unmerged: {sentence(told)}"
+            yield f"its profile run failed, so it runs unmerged: {sentence(record)}"
     yield (
-        f"a step takes {_seconds(told.step_s)} with the fewest GPUs, its data loader "
-        f"{_seconds(told.loader_s)}, and it needs {told.memory_gib:.3g} GiB beside the base model"
+        f"a step takes {_seconds(record.step_s)} with the fewest GPUs, its data loader "
+        f"{_seconds(record.loader_s)}, and it needs {record.memory_gib:.3g} GiB beside the base model"
     )
 
 
@@ -144,30 +144,30 @@ def changed_words(change: TaskChanged) -> Iterator[str]:
         yield f"what is left is taken to need {lasting(change.remaining_s)} with these GPUs"
 
 
-def judged_words(told: MergeJudged) -> Iterator[str]:
+def judged_words(record: MergeJudged) -> Iterator[str]:
     """Yield words about the result of a merge for one of its jobs, compared with the forecast."""
-    pair = merge_name(told)
-    match told.reason:
+    pair = merge_name(record)
+    match record.reason:
         case "finished":
-            yield f"the merge {pair} is over for {told.job_id}: {worth(told.saved_s)}"
+            yield f"the merge {pair} is over for {record.job_id}: {worth(record.saved_s)}"
         case "undone":
-            yield f"the merge {pair} was no gain for {told.job_id}: {worth(told.saved_s)}"
+            yield f"the merge {pair} was no gain for {record.job_id}: {worth(record.saved_s)}"
         case "ended_early":
-            yield f"the merge {pair} ended before {told.job_id} was done: {worth(told.saved_s)}"
+            yield f"the merge {pair} ended before {record.job_id} was done: {worth(record.saved_s)}"
     came = "not known, as no job of its kind has ended that ran alone"
-    if told.gain is not None:
-        came = f"{signed_percent(told.gain)} measured"
-    yield f"gain of its accuracy: {signed_percent(told.foretold_gain)} forecast, {came}"
+    if record.gain is not None:
+        came = f"{signed_percent(record.gain)} measured"
+    yield f"gain of its accuracy: {signed_percent(record.foretold_gain)} forecast, {came}"
     yield (
-        f"iterations: {told.foretold_iterations} forecast, {told.iterations} taken, {told.iterations_alone} "
-        "alone"
+        f"iterations: {record.foretold_iterations} forecast, {record.iterations} taken, "
+        f"{record.iterations_alone} alone"
     )
 
 
-def merge_name(told: MergeJudged) -> str:
+def merge_name(record: MergeJudged) -> str:
     """Return `a -> b` or `a || b`."""
-    sign = "->" if told.mode == "temporal" else "||"
-    return f"{told.partner} {sign} {told.job_id}"
+    sign = "->" if record.mode == "temporal" else "||"
+    return f"{record.partner} {sign} {record.job_id}"
 
 
 def plan_words(plan: PlanDecided) -> Iterator[str]:
@@ -185,10 +185,10 @@ def plan_words(plan: PlanDecided) -> Iterator[str]:
         yield f"sum of slowdowns {plan.objective:.4g}{least}; solved in {plan.solve_s:.2f} s"
 
 
-def _merge_words(told: MergeForecast) -> str:
+def _merge_words(record: MergeForecast) -> str:
     return (
-        f"forecast for {told.job_id}: a gain of {signed_percent(told.gain)} in accuracy, and "
-        f"{told.iterations} iterations instead of {told.iterations_alone}"
+        f"forecast for {record.job_id}: a gain of {signed_percent(record.gain)} in accuracy, and "
+        f"{record.iterations} iterations instead of {record.iterations_alone}"
     )
 
 
