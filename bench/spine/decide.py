@@ -22,6 +22,7 @@ from schemas.registry import EVENTS_BY_TOPIC
 from schemas.topics import JOBS, LEDGER
 from streams.cell.ledger import ledger_event_of
 from streams.kafka.records import ReadRecord
+from streams.worker.garbage import tune_gc
 from streams.worker.intake import Accepted, Intake, IntakeTopic
 
 SIZES = (100, 200, 400, 1_000)
@@ -145,6 +146,8 @@ def measure_setbacks(quick: bool, seed: int) -> Result:
     for number in range(jobs):
         market.times_of(f"job{number}", _hard_task(rng, shape), DEAR_MICROS)
     note = f"{market.live_jobs} of {jobs} jobs admitted, {shape.text}"
+    # As in a worker: a collection of all objects takes as long as the event.
+    tune_gc()
     calibration = calibrated()
     loss = market.times(NodeSilent(cell=CELL, node="node0000", silent_s=100.0))
     gap = market.times(ClockTicked(cell=CELL, time_s=_PAUSE_SLOTS * SLOT_S))

@@ -32,3 +32,7 @@ class Loan:
     def due_s(self) -> float:
         """Time by which it must be back, of a server that drains."""
         return self.since_s + self.notice_s if self.reclaim is None else self.reclaim.due_s
+
+    def is_of_reclaim(self, owner: str, reclaim_id: str) -> bool:
+        """Return whether it belongs to a reclaim of an owner."""
+        return self.owner == owner and self.reclaim is not None and self.reclaim.id == reclaim_id

@@ -5,8 +5,9 @@ its load, the idle servers, and the number of servers that it reclaims (thesis, 
 server is returned only when no job of its borrower needs it. Its due time is met, or reported as missed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from schemas.cells import Lending, Zone
 from schemas.clock import tick_interval_s
@@ -75,7 +76,7 @@ class Loans(Stateful):
                     )
                 )
 
-    def follow(self, touched: Mapping[str, bool], time_s: float | None) -> None:
+    def follow(self, touched: dict[str, bool], time_s: float | None) -> None:
         """Change the records of servers that are back, or that operators have sent off or kept.
 
         Args:
@@ -84,7 +85,7 @@ class Loans(Stateful):
         for server, was_leaving in touched.items():
             loan, is_leaving = self._nodes.loans[server], server in self._nodes.leaving
             if server not in self._layout.lent:
-                self._end(server, loan, _known(time_s))
+                self._end(server, loan, _known(time_s), reversed(touched))
             elif loan.reclaim is None and is_leaving != was_leaving:
                 self._change(server, replace(loan, since_s=_known(time_s)))
             elif loan.reclaim is not None and not is_leaving:
@@ -151,7 +152,7 @@ class Loans(Stateful):
         """Send servers back, as many and by the time that the event requests."""
         owner, id = event.zone, event.reclaim_id
         last = self._last_reclaims.get(owner, [])
-        if id in last or self._missing(owner, id):
+        if id in last or self._is_open(owner, id):
             raise RefusedError("duplicate_reclaim", zone=owner, reclaim_id=id)
         on_loan = {
             server: loan
@@ -210,13 +211,20 @@ class Loans(Stateful):
             chosen += [*awaited, *given]
         return chosen
 
-    def _missing(self, owner: str, reclaim_id: str) -> list[str]:
-        """Return the servers of a reclaim that are not back."""
-        return [
-            server
-            for server, loan in self._nodes.loans.items()
-            if loan.owner == owner and loan.reclaim is not None and loan.reclaim.id == reclaim_id
-        ]
+    def _missing(self, owner: str, reclaim_id: str, touched: Iterable[str] = ()) -> Iterator[str]:
+        """Yield the servers of a reclaim that are not back. They are leaving, so that the loans of servers
+        that stay are not searched.
+
+        Args:
+            touched: servers of the present event, whose records may be due to change.
+        """
+        for server in chain(touched, self._nodes.leaving):
+            loan = self._nodes.loans.get(server)
+            if loan is not None and loan.is_of_reclaim(owner, reclaim_id):
+                yield server
+
+    def _is_open(self, owner: str, reclaim_id: str, touched: Iterable[str] = ()) -> bool:
+        return next(self._missing(owner, reclaim_id, touched), None) is not None
 
     def _change(self, server: str, loan: Loan) -> None:
         """Keep and decide a record that has begun or changed."""
@@ -224,12 +232,12 @@ class Loans(Stateful):
         status = self._nodes.loan_status(server)
         self._outcomes.add(_changed(server, loan, status, loan.due_s if status == "draining" else None))
 
-    def _end(self, server: str, loan: Loan, time_s: float) -> None:
+    def _end(self, server: str, loan: Loan, time_s: float, touched: Iterable[str]) -> None:
         """Remove the record of a server that is back, or that has left the cell."""
         del self._nodes.loans[server]
         self._outcomes.add(_changed(server, replace(loan, since_s=time_s), "returned"))
         reclaim = loan.reclaim
-        if reclaim is not None and not self._missing(loan.owner, reclaim.id):
+        if reclaim is not None and not self._is_open(loan.owner, reclaim.id, touched):
             self._outcomes.add(
                 ReclaimEnded(
                     owner=loan.owner,
