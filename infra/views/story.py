@@ -58,6 +58,8 @@ class Story:
         """Latest record of each type on a zone's state, by type and zone."""
         self._ignored: dict[int, EventIgnored] = {}
         """Ignored events that may be about the job, by ledger offset."""
+        self._folded: Board | None = None
+        """The records so far; None after a further one."""
 
     @property
     def chapters(self) -> list[Chapter]:
@@ -98,6 +100,7 @@ class Story:
 
     def fold_event(self, offset: int, envelope: Envelope) -> None:
         """Add a ledger event, if it is about the job."""
+        self._folded = None
         own = self._own_part(envelope.event)
         if own is not None:
             self._chapters.append(Chapter((offset, -1), envelope.time, envelope.id, own))
@@ -111,6 +114,7 @@ class Story:
         Raises:
             InvalidRecordError: the id of the decision is invalid.
         """
+        self._folded = None
         offset, _ = decision.place
         match outcome := decision.outcome:
             case EventIgnored() if _is_about(outcome, self.job_id) or outcome.reason == "duplicate_event":
@@ -134,9 +138,12 @@ class Story:
         }
 
     def _board(self) -> Board:
-        """Fold the records about the job."""
-        decisions = (*self._decisions, *self._standing.values())
-        return Board.of("", self._events, sorted(decisions, key=lambda decision: decision.place))
+        """Return the records about the job, folded once."""
+        if self._folded is None:
+            decisions = (*self._decisions, *self._standing.values())
+            in_order = sorted(decisions, key=lambda decision: decision.place)
+            self._folded = Board.of("", self._events, in_order)
+        return self._folded
 
     def _job(self, board: Board) -> JobTimeline | None:
         return board.jobs.by_id.get(self.job_id)

@@ -36,7 +36,7 @@ from streams.cell.rules import (
 )
 from streams.policies.policy import ZonePolicy
 
-SNAPSHOT_VERSION = 34
+SNAPSHOT_VERSION = 35
 """Version of the layout of a packed state. The rules have a version of their own."""
 _NO_JOBS = JobRegister(0, LiveBytes(0))
 
@@ -108,7 +108,8 @@ class Cell:
             return []
         # 3. Stop if the rules that are to decide it are missing.
         self._require_rules(event.envelope.event, event.offset)
-        # 4. Decide: pass it to jobs, nodes, loans and zones, and chain their decisions.
+        # 4. Decide: pass it to jobs, nodes, loans and zones (steps 4.1 to 4.4 in `ConfiguredCell.react`), and
+        # chain their decisions.
         try:
             decisions = self._fold(event)
         except Exception as error:

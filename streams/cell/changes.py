@@ -191,7 +191,7 @@ class Changes:
             self.carry_out(self._nodes.keep(node, "registered"))
         if not is_new and _asks_more(before.zones[zone.id], layout.zones[zone.id]):
             for serving in layout.zones[zone.id].nodes:
-                self.carry_out(self._nodes.await_word(serving.id))
+                self.carry_out(self._nodes.await_announcement(serving.id))
         for node in given_up:
             self.carry_out(self._nodes.send_off(node, Departure(None, "retired")))
 
@@ -308,13 +308,13 @@ class Changes:
                 self.carry_out(self._nodes.assume_up(node, departure.reason))
             self.carry_out(self._nodes.initial_changes(node))
             if _asks_more(before.zones[from_zone], layout.zones[to_zone]):
-                self.carry_out(self._nodes.await_word(node))
+                self.carry_out(self._nodes.await_announcement(node))
 
     def _join(self, node: str) -> None:
         zone = self._layout.zone_of[node]
         self._outcomes.add(NodeMoved(node=node, from_zone=None, to_zone=zone, reason="registered"))
         if commands_nodes(self._layout.zones[zone]):
-            self.carry_out(self._nodes.await_word(node))
+            self.carry_out(self._nodes.await_announcement(node))
 
     def _arrange(self, layout: Layout) -> None:
         self._nodes.arrange(layout)

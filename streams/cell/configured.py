@@ -132,19 +132,19 @@ class ConfiguredCell:
         }
 
     def react(self, envelope: Envelope) -> list[Outcome]:
-        """Return the decisions on an event, in order."""
-        # 1. Ignore an event that has been decided.
+        """Return the decisions on an event, in order. Its steps are those of step 4 of `Cell.handle`."""
+        # 4.1. Ignore an event that has been decided.
         if not self._recent.note(writer_of(envelope.event), envelope.id):
             facts: Facts = {"event_id": envelope.id, "writer": writer_of(envelope.event)}
             self._outcomes.add(EventIgnored(reason="duplicate_event", facts=facts))
             return self._outcomes.drain()
-        # 2. Pass it to the part of the cell that it is for.
+        # 4.2. Pass it to the part of the cell that it is for.
         with stage("dispatch"):
             self._dispatch(envelope.event)
-        # 3. Move the nodes that are to leave their zones and that no job needs any more.
+        # 4.3. Move the nodes that are to leave their zones and that no job needs any more.
         with stage("settle"):
             self._changes.settle()
-        # 4. Bring the loans of servers up to date that have moved, which may free others to move.
+        # 4.4. Bring the loans of servers up to date that have moved, which may free others to move.
         while touched := self.nodes.touched_loans():
             with stage("follow_loans"):
                 self._loans.follow(touched, self.time_s)

@@ -21,6 +21,12 @@ from streams.cell.loan import Loan
 from streams.cell.states import Stateful
 
 LeavingReason = Literal["lent", "returned", "retired"]
+Connection = Literal["watched", "down", "awaited"]
+"""State of the connection to a node; none for a node that is assumed to be up.
+
+`watched`: it has reported since it was last down, so that its silence counts. `awaited`: it is down until it
+announces that it is fit for its zone. Operators cordon and move nodes in any of these states.
+"""
 
 
 @dataclass(frozen=True)
@@ -72,24 +78,20 @@ class NodePool(Stateful):
     leaving: dict[str, Departure]
     loans: dict[str, Loan]
     """Loans by server, in the order of the loans. Nodes that operators lend are not on loan."""
-    _heard: dict[str, None]
-    """Nodes with a report since they were last down."""
-    _down: dict[str, None]
-    _barred: dict[str, None]
-    """Nodes that have not announced that they are fit for their zone."""
+    _connections: dict[str, Connection]
     _cordoned: dict[str, None]
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self.leaving, self.loans = {}, {}
-        self._heard, self._down, self._barred, self._cordoned = {}, {}, {}, {}
+        self._connections, self._cordoned = {}, {}
         self._touched: dict[str, bool] = {}
         """Servers on loan with decisions of the present event, and whether they were leaving before it."""
 
     @property
     def watched(self) -> Collection[str]:
         """Nodes that have reported and are up, so that their silence counts."""
-        return self._heard.keys()
+        return [node for node, connection in self._connections.items() if connection == "watched"]
 
     def zone_of(self, node: str) -> str | None:
         """Return the zone that a node serves; None for a node of another cell."""
@@ -97,7 +99,7 @@ class NodePool(Stateful):
 
     def status_of(self, node: str) -> NodeStatus:
         """Return the status of a node."""
-        if node in self._down:
+        if self._is_down(node):
             return "down"
         return "leaving" if node in self.leaving else "cordoned" if node in self._cordoned else "up"
 
@@ -108,7 +110,7 @@ class NodePool(Stateful):
             although_leaving: whether it may be planned on though it is to leave.
         """
         is_leaving = node in self.leaving and not although_leaving
-        return not (node in self._down or node in self._cordoned or is_leaving)
+        return not (is_leaving or node in self._cordoned or self._is_down(node))
 
     def due_to_leave(self, nodes: Container[str]) -> dict[str, float | None]:
         """Return when those of some nodes must be free that are to leave, in the order of that decision; None
@@ -130,12 +132,12 @@ class NodePool(Stateful):
 
     def is_awaited(self, node: str) -> bool:
         """Return whether a node has still to announce that it is fit for its zone."""
-        return node in self._barred
+        return self._connections.get(node) == "awaited"
 
     def awaits(self, sign: SignOfLife) -> bool:
         """Return whether a sign of life changes the state of a node."""
         id = self.zone_of(sign.node)
-        if id is None or sign.node in self._heard:
+        if id is None or self._connections.get(sign.node) == "watched":
             return False
         zone = self.layout.zones[id]
         return commands_nodes(zone) and _unfit(sign, zone) is None
@@ -146,26 +148,23 @@ class NodePool(Stateful):
         zone = self.layout.zones[self.layout.zone_of[event.node]]
         if not commands_nodes(zone):
             return []
-        if isinstance(event, SignOfLife):
-            unfit = _unfit(event, zone)
-            if unfit is not None:
-                self._barred[event.node] = None
-                return [unfit, *self._lose(event.node, "offline")]
-            self._barred.pop(event.node, None)
+        if isinstance(event, SignOfLife) and (unfit := _unfit(event, zone)) is not None:
+            return [unfit, *self._lose(event.node, "awaited", "offline")]
         if isinstance(event, NodeOffline):
-            return self._lose(event.node, "offline", event.reason)
+            return self._lose(event.node, "down", "offline", event.reason)
         if isinstance(event, NodeSilent):
-            return self._lose(event.node, "silent")
+            return self._lose(event.node, "down", "silent")
         steps: list[Step] = []
         if isinstance(event, NodeOnline):
             steps.append(NodeChange(event.node, "restarted", runs=event.runs))
+        was = self._connections.get(event.node)
         # A node that has gone offline still refuses what was under way to it.
-        is_late = isinstance(event, CommandRefused) and event.node in self._down
-        if not is_late and event.node not in self._barred:
-            self._heard[event.node] = None
-            if event.node in self._down:
-                del self._down[event.node]
-                steps += [self.described(event.node, "online"), NodeChange(event.node, "up")]
+        is_late = was == "down" and isinstance(event, CommandRefused)
+        if is_late or (was == "awaited" and not isinstance(event, SignOfLife)):
+            return steps
+        self._connections[event.node] = "watched"
+        if was in ("down", "awaited"):
+            steps += [self.described(event.node, "online"), NodeChange(event.node, "up")]
         return steps
 
     def cordon(self, node: str) -> list[Step]:
@@ -208,25 +207,23 @@ class NodePool(Stateful):
         """Set the layout, and forget the nodes that have left the cell."""
         before, self.layout = self.layout, layout
         for node in before.zone_of.keys() - layout.zone_of.keys():
-            for names in (self._heard, self._down, self._barred, self._cordoned):
-                names.pop(node, None)
+            self._connections.pop(node, None)
+            self._cordoned.pop(node, None)
 
     def assume_up(self, node: str, reason: LeavingReason) -> list[Step]:
         """Count a node as up that has come to a zone without reports of nodes."""
-        was_down = node in self._down
-        for names in (self._heard, self._down, self._barred):
-            names.pop(node, None)
+        was_down = self._is_down(node)
+        self._connections.pop(node, None)
         return [self.described(node, reason)] if was_down else []
 
-    def await_word(self, node: str) -> list[Step]:
+    def await_announcement(self, node: str) -> list[Step]:
         """Count a node as down until it announces that it is fit for the zone that it serves now."""
-        self._barred[node] = None
-        return self._lose(node, "awaited")
+        return self._lose(node, "awaited", "awaited")
 
     def initial_changes(self, node: str) -> list[Step]:
         """Return the changes of a node that has come to a zone, which assumes new nodes to be up and open."""
         steps: list[Step] = []
-        if node in self._down:
+        if self._is_down(node):
             steps.append(NodeChange(node, "down"))
         if node in self._cordoned:
             steps.append(NodeChange(node, "cordoned"))
@@ -242,14 +239,21 @@ class NodePool(Stateful):
         if node in self.loans:
             self._touched.setdefault(node, node in self.leaving)
 
+    def _is_down(self, node: str) -> bool:
+        return self._connections.get(node) in ("down", "awaited")
+
     def _lose(
-        self, node: str, reason: Literal["offline", "silent", "awaited"], message: str = ""
+        self,
+        node: str,
+        connection: Literal["down", "awaited"],
+        reason: Literal["offline", "silent", "awaited"],
+        message: str = "",
     ) -> list[Step]:
-        self._heard.pop(node, None)
-        if node in self._down:
-            return []
-        self._down[node] = None
-        return [self.described(node, reason, message), NodeChange(node, "down")]
+        """Count a node as down. One that is awaited stays so."""
+        was_down = self._is_down(node)
+        if not self.is_awaited(node):
+            self._connections[node] = connection
+        return [] if was_down else [self.described(node, reason, message), NodeChange(node, "down")]
 
 
 def commands_nodes(zone: Zone) -> bool:

@@ -1,8 +1,8 @@
-"""Places of exceptions, by names that survive a refactoring: a zone and the method of its policy,
-or a stage of the cell.
+"""Places of exceptions: a zone and the method of its policy, or a stage of the cell.
 
-A fault is recorded in the chained log with its place, so the place has to be the same on any machine and in
-any later version that decides the same; a file and a line would not be.
+A fault is recorded in the chained log with its place, so the place has to be the same on any machine; a file
+and a line would not be. A method of `ZonePolicy` or a stage of another name changes the bytes of faults: that
+needs a new version of the rules.
 """
 
 from collections.abc import Callable, Iterator
