@@ -113,7 +113,7 @@ bench: $(STAMP)
 	$(BIN)/millrace bench elastic --quick --jobs 2 --json --check
 	$(BIN)/millrace bench moe --quick --json --check
 
-# The table of headline figures in README.md and docs/benchmarks.md, from kept figures and short runs.
+# The table of headline figures in docs/benchmarks.md, from kept figures and short runs.
 figures: $(STAMP)
 	$(BIN)/millrace bench headline
 

@@ -12,7 +12,7 @@ from bench.runs import ROOT
 from infra.errors import CommandError, disk_faults
 
 _LIST = Path(__file__).parent / "headline.yaml"
-DOCUMENTS = ("README.md", "docs/benchmarks.md")
+DOCUMENTS = ("docs/benchmarks.md",)
 """Files that include the table, between the two marks."""
 PUBLISHED = ROOT / "docs" / "results" / "kept"
 """Published figures, in a folder for each benchmark: they are part of the checkout."""

@@ -18,9 +18,7 @@ def test_links_resolve(page: Path) -> None:
 def test_pages_are_short() -> None:
     results = DOCS / "results"
     sizes = {
-        str(page.relative_to(DOCS)): page.stat().st_size
-        for page in DOCS.rglob("*.md")
-        if results not in page.parents
+        str(page.relative_to(ROOT)): page.stat().st_size for page in pages() if results not in page.parents
     }
     assert [name for name, size in sizes.items() if size > MOST_BYTES] == [], "divide a page that has grown"
 
