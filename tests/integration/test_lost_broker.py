@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from infra.kafka.local import LocalKafka
-from schemas.services import QUIET_S
+from schemas.outages import QUIET_S
 from tests.integration.deployment import Deployment, until
 from tests.integration.test_solver import CELL, titan_cell
 

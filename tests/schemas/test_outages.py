@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from schemas.services import QUIET_S, OutageFilter
+from schemas.outages import QUIET_S, OutageFilter
 
 
 class Clock:
