@@ -25,7 +25,7 @@ from tests.integration.watched_deployment import READY_S, Records
 from tests.small_gang import install
 from tests.small_gang.kind import LineAssigned, LineChanged
 
-pytestmark = [pytest.mark.drill, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 CELL, ZONE, USER = "lines", "gangs", "ann"
 NODES = ("n1", "n2")
@@ -161,6 +161,7 @@ def weights(fleet: Fleet) -> list[float]:
     return fleet.weights("alone")
 
 
+@pytest.mark.slow
 def test_a_gang_of_two_nodes_completes_its_job(fleet: Fleet, weights: list[float]) -> None:
     fleet.submit("pair", processes=2, step_s=0.0)
     fleet.await_completed("pair")
@@ -171,8 +172,15 @@ def test_a_gang_of_two_nodes_completes_its_job(fleet: Fleet, weights: list[float
     fleet.assert_proven()
 
 
-@pytest.mark.parametrize("node", NODES)
-@pytest.mark.parametrize("victim", ["rank", "service"])
+@pytest.mark.parametrize(
+    ("victim", "node"),
+    [
+        pytest.param("rank", "n2", marks=pytest.mark.slow),
+        pytest.param("rank", "n1", marks=pytest.mark.drill),
+        pytest.param("service", "n1", marks=pytest.mark.drill),
+        pytest.param("service", "n2", marks=pytest.mark.drill),
+    ],
+)
 def test_a_killed_process_costs_one_generation(
     fleet: Fleet, weights: list[float], victim: str, node: str
 ) -> None:

@@ -6,9 +6,8 @@ from pydantic import Field
 
 from schemas.base import Amount, Identifier, Outcome, PositiveSamples, RunId, Samples
 from schemas.commands import Command
-from schemas.experts.outcomes import QueuedRanks
 from schemas.facts import Facts
-from schemas.kind import OrderTimeoutSeconds, PolicyKind, PolicySettings, Terms, Workload
+from schemas.kind import Evidence, OrderTimeoutSeconds, PolicyKind, PolicySettings, Terms, Workload
 
 Processes = Annotated[int, Field(ge=1, le=8)]
 Reason = Literal["started", "resumed", "node_lost", "preempted", "run_failed", "withdrawn", "work_done"]
@@ -20,6 +19,13 @@ class LinePolicy(PolicySettings):
     shares_base_model: ClassVar = False
     kind: Literal["small_gang"] = "small_gang"
     order_timeout_s: OrderTimeoutSeconds = 60.0
+
+
+class QueuedLine(Evidence):
+    """A job is queued."""
+
+    kind: Literal["queued_line"] = "queued_line"
+    jobs_waiting: Amount
 
 
 class LineWorkload(Workload):
@@ -84,7 +90,7 @@ SMALL_GANG = PolicyKind(
     zone="tests.small_gang.zone:SmallGangZone",
     workloads=(LineWorkload,),
     terms=(LineTerms,),
-    evidence=(QueuedRanks,),
+    evidence=(QueuedLine,),
     outcomes=(LineChanged, LineAssigned, LineReleased),
     reasons={
         "job.admitted": ("queued",),

@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from typing import cast
 
 from schemas.base import Outcome
-from schemas.experts.outcomes import QueuedRanks
 from streams.policies.gang.gangs import Why
 from streams.policies.gang.rigid import RigidGang, RigidGangs, RigidZone
 from streams.policies.policy import ZoneContext
-from tests.small_gang.kind import LineAssigned, LineChanged, LineReleased, LineWorkload, Reason
+from tests.small_gang.kind import LineAssigned, LineChanged, LineReleased, LineWorkload, QueuedLine, Reason
 
 
 @dataclass
@@ -77,5 +76,5 @@ class SmallGangZone(RigidZone[LineJob, Reason]):
             if not self._gangs.start(job):
                 break
 
-    def _admit(self, gang: LineJob) -> QueuedRanks:
-        return QueuedRanks(jobs_waiting=len(self._gangs.waiting), ranks=gang.ranks)
+    def _admit(self, gang: LineJob) -> QueuedLine:
+        return QueuedLine(jobs_waiting=len(self._gangs.waiting))
