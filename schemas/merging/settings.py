@@ -25,7 +25,11 @@ KINDS_KEPT = 128
 """Most kinds of jobs without a live job that are kept, and most kinds whose profiles are kept."""
 _BYTES_PER_SPEED = 64
 MAX_SPEEDS = 4_096
-"""Most configurations whose step times are kept."""
+"""Most offline step times, and most that are kept of the first configuration of jobs."""
+MAX_CONFIGURATIONS = 32
+"""Most configurations of jobs with step times of their own."""
+OWN_SPEEDS = 64
+"""Most step times that are kept of each but the first."""
 _BYTES_PER_TRANSFER = 128
 TRANSFERS_KEPT = 4_096
 """Most pairs of kinds, with a mode, whose forecasts are kept."""
@@ -95,7 +99,8 @@ class MergingPolicy(PolicySettings):
         """Return the most bytes of the zone's state: kinds of jobs, step times, and nodes."""
         ids = [node.id for node in zone.nodes]
         nodes = _BYTES_PER_NODE * len(ids) + _IDS_PER_NODE * sum(map(len, ids))
-        kept = _BYTES_PER_KIND * KINDS_KEPT + _BYTES_PER_SPEED * MAX_SPEEDS
+        speeds = MAX_SPEEDS + MAX_CONFIGURATIONS * OWN_SPEEDS
+        kept = _BYTES_PER_KIND * KINDS_KEPT + _BYTES_PER_SPEED * speeds
         learned = _BYTES_PER_TRANSFER * TRANSFERS_KEPT + _BYTES_PER_OUTCOME * MAX_OUTCOMES
         return nodes + kept + learned + _BYTES_BESIDE
 
