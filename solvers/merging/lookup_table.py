@@ -102,7 +102,6 @@ class StepTimeTable:
         self._pass_by_size.add((measured.micro_batch_size,), pass_s)
         self._exchanges.add(place, measured.exchange_s)
         self._sizes = []
-        self._index()
 
     def step(
         self,
@@ -118,6 +117,8 @@ class StepTimeTable:
         Args:
             reference: table of another configuration, whose curves are used where this one has no row.
         """
+        for table in (self,) if reference is None else (self, reference):
+            table._index()
         exchange_s = self._exchange_s(gpus, nodes, reference)
         share = -(-batch_size // gpus)
         size, best = min(share, most_micro_batch), None
