@@ -9,7 +9,7 @@ from schemas.base import LEAST_S, Gib, Record
 from schemas.cells import Zone
 from schemas.facts import Fault
 from schemas.kind import DEFAULT_ORDER_TIMEOUT_S, OrderTimeoutSeconds, PolicySettings
-from schemas.merging.estimates import MAX_OUTCOMES, PastMerge
+from schemas.merging.estimates import MAX_OUTCOMES, EstimatorName, PastMerge
 from schemas.merging.reports import MeasuredStep
 
 SchemeName = Literal["ymir", "srtf", "tiresias", "optimus", "pollux", "themis", "titan"]
@@ -33,6 +33,8 @@ OWN_SPEEDS = 64
 _BYTES_PER_TRANSFER = 128
 TRANSFERS_KEPT = 4_096
 """Most pairs of kinds, with a mode, whose forecasts are kept."""
+BARRED_KEPT = 256
+"""Most merges of kinds that are barred, because their runs have failed."""
 _BYTES_PER_OUTCOME = 1_152
 """Most bytes of the result of a merge: the names of data in the settings may have many escapes."""
 _BYTES_BESIDE = 4 * 1_024
@@ -76,6 +78,9 @@ class MergingPolicy(PolicySettings):
     iterations, from the first job on."""
     trial_budget: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Most cost of trials, undone merges included, as a part of the samples of all finished jobs."""
+    estimator: EstimatorName = "learned"
+    """Estimator of iterations and gains. `published`: Eqs. 1 to 4, by the profile run alone, and a line of
+    gains on scores. `learned`: by the results of the zone's jobs and merges."""
     transferability: TransferabilityName = "task2vec"
     """Measure of the similarity of two tasks."""
     watched_epochs: Annotated[int, Field(ge=1, le=100)] = 2
@@ -101,7 +106,7 @@ class MergingPolicy(PolicySettings):
         nodes = _BYTES_PER_NODE * len(ids) + _IDS_PER_NODE * sum(map(len, ids))
         speeds = MAX_SPEEDS + MAX_CONFIGURATIONS * OWN_SPEEDS
         kept = _BYTES_PER_KIND * KINDS_KEPT + _BYTES_PER_SPEED * speeds
-        learned = _BYTES_PER_TRANSFER * TRANSFERS_KEPT + _BYTES_PER_OUTCOME * MAX_OUTCOMES
+        learned = _BYTES_PER_TRANSFER * (TRANSFERS_KEPT + BARRED_KEPT) + _BYTES_PER_OUTCOME * MAX_OUTCOMES
         return nodes + kept + learned + _BYTES_BESIDE
 
     def tick_interval_s(self, slot_s: float) -> float:  # noqa: ARG002
