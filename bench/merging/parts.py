@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from bench.figures import Conditions, Measurement, Result, Table, Value
-from bench.merging.estimates import measure_estimates
+from bench.merging.estimates import measure_estimates, read_backbone
+from bench.merging.estimators import compare_estimators
 from bench.merging.merger import measure_merger
 from bench.merging.simulated import OUTCOME, MergingRunOutcome, run
 from bench.merging.trial import HALVES, Half, Knowledge, MergingSetting, MergingTrial, rival
@@ -142,9 +143,12 @@ def _merger(bench: MergingBench) -> Result:
 
 def _estimates(bench: MergingBench) -> Result:
     try:
-        return measure_estimates(bench.conditions.profiles, MODELS)
+        folder = bench.conditions.profiles
+        found = measure_estimates(folder, MODELS)
+        both = compare_estimators([read_backbone(folder, model) for model in MODELS])
     except (FileNotFoundError, LookupError, ValueError) as error:
         raise CommandError(str(error)) from error
+    return Result((*found.measurements, *both.measurements), (*found.tables, *both.tables))
 
 
 def _switching(bench: MergingBench) -> Result:

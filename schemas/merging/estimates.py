@@ -23,6 +23,9 @@ Ratio = Annotated[float, Field(ge=1 / MAX_RATIO, le=MAX_RATIO)]
 """Ratio of the iterations that a job needs merged to those that it needs alone."""
 Epochs = Annotated[float, Field(ge=1e-12, le=MAX_ITERATIONS)]
 """Number of epochs: from one iteration on the largest data to the most iterations on data of one batch."""
+EstimatorName = Literal["published", "learned"]
+"""Estimator of iterations and gains. `published`: the printed one, of Eqs. 1 to 4. `learned`: by the results
+of the zone's jobs and merges."""
 MergeMode = Literal["temporal", "spatial"]
 MERGE_MODES: tuple[MergeMode, ...] = ("temporal", "spatial")
 TaskName = Annotated[str, Field(min_length=1, max_length=64)]
@@ -81,11 +84,11 @@ class PastMerge(Record):
     gain: Annotated[float, Field(gt=-1, le=MAX_GAIN)] | None
     """Gain of its accuracy (G, Eq. 1); None if its accuracy alone is unknown."""
     target: Annotated[float, Field(ge=LEAST_ACCURACY, le=1)] | None
-    """Target accuracy; None if only iterations counted."""
+    """Target accuracy, or the mean that jobs of its kind reached alone; None without both."""
     best: Accuracy
     """Best accuracy that it reached."""
     epochs: Epochs | None
-    """Epochs until it met its target; None if it did not."""
+    """Epochs until it met that accuracy; None if it did not."""
     own_epochs: Epochs
     """Epochs that it would have needed alone."""
     lost_epochs: Annotated[float, Field(ge=0, le=MAX_ITERATIONS)] | None = None
@@ -96,6 +99,7 @@ class EstimateProblem(Problem):
     """Problem of the iterations that jobs need alone and merged."""
 
     kind: Literal["estimate"] = "estimate"
+    estimator: EstimatorName = "learned"
     modes: tuple[MergeMode, ...]
     kinds: Annotated[tuple[KindFacts, ...], Field(min_length=1, max_length=MAX_KINDS)]
     finished: Annotated[tuple[FinishedKind, ...], Field(max_length=MAX_FINISHED)]
@@ -127,7 +131,8 @@ class KindEstimate(Record):
     """Forecast for jobs of a kind that run alone."""
 
     iterations: Annotated[int, Field(ge=1, le=MAX_ITERATIONS)]
-    """Iterations until the target (K_i, Eq. 2)."""
+    """Iterations of the job: until its loss is flat (K_i, Eq. 2) by the published estimator, until its target
+    by the learned one."""
     fault: LossFault | None = None
     """Fault of its loss trace; None without one."""
     task: TaskName | None = None
@@ -149,7 +154,8 @@ class TransferEstimate(Record):
     receiver: Annotated[int, Field(ge=0, le=MAX_KINDS - 1)]
     receiver_gain: Annotated[float, Field(ge=-MAX_GAIN, le=MAX_GAIN)]
     receiver_ratio: Ratio
-    """Iterations that the receiver needs, over those alone."""
+    """Iterations that the receiver needs, over those alone. A job without a target has all of its iterations:
+    the ratio is that of the iterations until it is as good as jobs of its kind at their ends."""
     donor_gain: Annotated[float, Field(ge=-MAX_GAIN, le=MAX_GAIN)] = 0.0
     """Gain of the other job of a spatial merge."""
     donor_ratio: Ratio = 1.0

@@ -9,7 +9,7 @@ from schemas.base import LEAST_S, Gib, Record
 from schemas.cells import Zone
 from schemas.facts import Fault
 from schemas.kind import DEFAULT_ORDER_TIMEOUT_S, OrderTimeoutSeconds, PolicySettings
-from schemas.merging.estimates import MAX_OUTCOMES, PastMerge
+from schemas.merging.estimates import MAX_OUTCOMES, EstimatorName, PastMerge
 from schemas.merging.reports import MeasuredStep
 
 SchemeName = Literal["ymir", "srtf", "tiresias", "optimus", "pollux", "themis", "titan"]
@@ -25,10 +25,16 @@ KINDS_KEPT = 128
 """Most kinds of jobs without a live job that are kept, and most kinds whose profiles are kept."""
 _BYTES_PER_SPEED = 64
 MAX_SPEEDS = 4_096
-"""Most configurations whose step times are kept."""
+"""Most offline step times, and most that are kept of the first configuration of jobs."""
+MAX_CONFIGURATIONS = 32
+"""Most configurations of jobs with step times of their own."""
+OWN_SPEEDS = 64
+"""Most step times that are kept of each but the first."""
 _BYTES_PER_TRANSFER = 128
 TRANSFERS_KEPT = 4_096
 """Most pairs of kinds, with a mode, whose forecasts are kept."""
+BARRED_KEPT = 256
+"""Most merges of kinds that are barred, because their runs have failed."""
 _BYTES_PER_OUTCOME = 1_152
 """Most bytes of the result of a merge: the names of data in the settings may have many escapes."""
 _BYTES_BESIDE = 4 * 1_024
@@ -72,6 +78,9 @@ class MergingPolicy(PolicySettings):
     iterations, from the first job on."""
     trial_budget: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Most cost of trials, undone merges included, as a part of the samples of all finished jobs."""
+    estimator: EstimatorName = "learned"
+    """Estimator of iterations and gains. `published`: Eqs. 1 to 4, by the profile run alone, and a line of
+    gains on scores. `learned`: by the results of the zone's jobs and merges."""
     transferability: TransferabilityName = "task2vec"
     """Measure of the similarity of two tasks."""
     watched_epochs: Annotated[int, Field(ge=1, le=100)] = 2
@@ -95,8 +104,9 @@ class MergingPolicy(PolicySettings):
         """Return the most bytes of the zone's state: kinds of jobs, step times, and nodes."""
         ids = [node.id for node in zone.nodes]
         nodes = _BYTES_PER_NODE * len(ids) + _IDS_PER_NODE * sum(map(len, ids))
-        kept = _BYTES_PER_KIND * KINDS_KEPT + _BYTES_PER_SPEED * MAX_SPEEDS
-        learned = _BYTES_PER_TRANSFER * TRANSFERS_KEPT + _BYTES_PER_OUTCOME * MAX_OUTCOMES
+        speeds = MAX_SPEEDS + MAX_CONFIGURATIONS * OWN_SPEEDS
+        kept = _BYTES_PER_KIND * KINDS_KEPT + _BYTES_PER_SPEED * speeds
+        learned = _BYTES_PER_TRANSFER * (TRANSFERS_KEPT + BARRED_KEPT) + _BYTES_PER_OUTCOME * MAX_OUTCOMES
         return nodes + kept + learned + _BYTES_BESIDE
 
     def tick_interval_s(self, slot_s: float) -> float:  # noqa: ARG002

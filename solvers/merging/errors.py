@@ -7,6 +7,9 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+_ROUNDING = 1e-12
+"""Largest relative rounding error of a mean: values that differ by less are equal."""
+
 
 class GainFigures(NamedTuple):
     """Transferability figures of Table 2, with the context of its percentages. None: not defined yet."""
@@ -76,7 +79,9 @@ class GainErrors:
     def figures(self) -> GainFigures:
         if not self.pairs:
             return GainFigures(0, None, None, None, None)
-        spread = math.sqrt(self.forecast_square) * math.sqrt(self.real_square)
+        squares = ((self.forecast_square, self.forecast_mean), (self.real_square, self.real_mean))
+        is_spread = all(square > self.pairs * (_ROUNDING * mean) ** 2 for square, mean in squares)
+        spread = math.prod(math.sqrt(square) for square, _ in squares) if is_spread else 0.0
         return GainFigures(
             pairs=self.pairs,
             pearson_r=min(max(self.product / spread, -1.0), 1.0) if spread > 0 else None,

@@ -1,5 +1,7 @@
 """Estimates of jobs and of their merges for the task merger (Ymir, section 4, Figure 7).
 
+`estimator: published` is the printed one (`published`). This module is `learned`, the other one.
+
 The iterations that a job alone needs to its accuracy target are those of the first of these sources that
 exists:
 
@@ -10,8 +12,8 @@ exists:
 4. that share for jobs of other tasks;
 5. the limit of the job itself, so that an unknown job is not forecast to end early.
 
-Eq. 2 forecasts when a loss is flat, which ends no job here: a loss curve only shows whether a job may be
-merged. Scores of transferability and step times are plain arithmetic that a cell does itself
+Eq. 2 forecasts when a loss is flat, which ends no job here: for `learned`, a loss curve only shows whether a
+job may be merged. Scores of transferability and step times are plain arithmetic that a cell does itself
 (`transferability`, `lookup_table`). Estimates fit curves and regressions, so they are made in a solver
 process. They are a pure function of their arguments.
 """
@@ -44,6 +46,7 @@ from solvers.merging.evidence import (
 )
 from solvers.merging.loss_curve import LossCurve, fit_loss_curve
 from solvers.merging.pairs import Candidate, GainOutcome, forecast_gains
+from solvers.merging.published import gain_line, iterations_to_converge
 
 Pair = tuple[MergeMode, int, int]
 """Mode, and the indices of donor and receiver among the kinds."""
@@ -82,7 +85,10 @@ def estimate(problem: EstimateProblem, time_limit_s: float) -> EstimateSolution:
         time_limit_s: not used, since all estimates take a second at most.
     """
     del time_limit_s
-    kinds = tuple(_alone(facts, problem.finished) for facts in problem.kinds)
+    if problem.estimator == "published":
+        kinds = tuple(map(_converging, problem.kinds))
+    else:
+        kinds = tuple(_alone(facts, problem.finished) for facts in problem.kinds)
     sound = [index for index, kind in enumerate(kinds) if kind.fault is None]
     return EstimateSolution(kinds=kinds, transfers=tuple(_transfers(problem, kinds, sound)))
 
@@ -136,13 +142,21 @@ def _transfers(
     asked = pairs + [(mode, b, a) for mode, a, b in pairs if mode == "spatial"]
     candidates = {pair: _candidate(problem, pair, scores) for pair in asked}
     results = _results(problem)
-    gains, ratios = _gains(problem, candidates), _ratios(problem, results, kinds, candidates)
+    is_published = problem.estimator == "published"
+    if is_published:
+        gains, ratios = _on_line(problem, kinds, candidates)
+    else:
+        gains, ratios = _gains(problem, candidates), _ratios(problem, results, kinds, candidates)
     past = PastMerges(results, problem.watched_epochs)
     savings = dict(zip(candidates, past.savings(list(candidates.values())), strict=True))
     told = []
     for mode, a, b in pairs:
         learners = [(mode, a, b), (mode, b, a)] if mode == "spatial" else [(mode, a, b)]
-        is_known = all(problem.kinds[pair[2]].finished_iterations is not None for pair in learners)
+        # A job without a target gains, but does not end sooner: no completion time gets shorter.
+        is_known = all(
+            facts.finished_iterations is not None and facts.target_accuracy is not None
+            for facts in (problem.kinds[pair[2]] for pair in learners)
+        )
         evidence: Evidence = "none"
         if is_known:
             seen = {candidates[pair]: savings[pair] for pair in learners}
@@ -158,20 +172,48 @@ def _transfers(
                 donor_gain=gains[donor] if mode == "spatial" else 0.0,
                 donor_ratio=ratios[donor] if mode == "spatial" else 1.0,
                 evidence=evidence,
-                receiver_bound=_bound(savings[receiver]),
-                donor_bound=_bound(savings[donor]) if mode == "spatial" else None,
+                receiver_bound=None if is_published else _bound(savings[receiver]),
+                donor_bound=None if is_published or mode == "temporal" else _bound(savings[donor]),
             )
         )
     return told
 
 
-def _gains(problem: EstimateProblem, candidates: Mapping[Pair, Candidate]) -> dict[Pair, float]:
-    gained = [
+def _converging(facts: KindFacts) -> KindEstimate:
+    """Return the iterations of a job until its loss is flat (Eq. 2)."""
+    fit = _fit(facts.losses)
+    if not isinstance(fit, LossCurve):
+        return KindEstimate(iterations=facts.most_iterations, fault=fit, task=facts.task)
+    return KindEstimate(iterations=iterations_to_converge(fit, facts.most_iterations), task=facts.task)
+
+
+def _on_line(
+    problem: EstimateProblem, kinds: Sequence[KindEstimate], candidates: Mapping[Pair, Candidate]
+) -> tuple[dict[Pair, float], dict[Pair, float]]:
+    """Return the gain of each receiver by the line of its mode, and the part of its iterations that it needs
+    by Eq. 2 on its transferred loss."""
+    lines = {mode: gain_line(_past_gains(problem), mode) for mode in problem.modes}
+    gains = {pair: lines[pair[0]].at(candidate.score) for pair, candidate in candidates.items()}
+    ratios = {}
+    for pair, gain in gains.items():
+        facts = problem.kinds[pair[2]]
+        curve = _fit(facts.losses)
+        assert isinstance(curve, LossCurve), "only sound kinds are in pairs"
+        merged = iterations_to_converge(curve, facts.most_iterations, gain)
+        ratios[pair] = _as_ratio(merged / kinds[pair[2]].iterations)
+    return gains, ratios
+
+
+def _past_gains(problem: EstimateProblem) -> list[GainOutcome]:
+    return [
         GainOutcome(_merge_of(past), _within(past.gain, _GAINS))
         for past in problem.outcomes
         if past.gain is not None
     ]
-    forecasts = forecast_gains(gained, list(candidates.values()))
+
+
+def _gains(problem: EstimateProblem, candidates: Mapping[Pair, Candidate]) -> dict[Pair, float]:
+    forecasts = forecast_gains(_past_gains(problem), list(candidates.values()))
     return {
         pair: min(max(gain.gain, -MAX_GAIN), MAX_GAIN)
         for pair, gain in zip(candidates, forecasts, strict=True)
@@ -197,8 +239,8 @@ def _ratios(
     ratios = {}
     targets = forecast_targets(results, questions)
     for (pair, candidate), target in zip(candidates.items(), targets, strict=True):
-        if problem.kinds[pair[2]].target_accuracy is None:
-            ratios[pair] = 1.0  # it may become better, but does not end sooner
+        if _reference(problem.kinds[pair[2]]) is None:
+            ratios[pair] = 1.0  # nothing shows what its iterations are worth
             continue
         ratio = 1.0 - target.saved_epochs / target.own_epochs
         if candidate.score is not None:
@@ -207,8 +249,13 @@ def _ratios(
     return ratios
 
 
+def _reference(facts: KindFacts) -> float | None:
+    """Return the accuracy by which jobs of a kind are compared: their target, or what they reach alone."""
+    return facts.finished_accuracy if facts.target_accuracy is None else facts.target_accuracy
+
+
 def _results(problem: EstimateProblem) -> list[MergeResult]:
-    """Return past merges of jobs with an accuracy target."""
+    """Return past merges of jobs with an accuracy to compare with."""
     return [
         MergeResult(
             _merge_of(past),

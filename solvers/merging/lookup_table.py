@@ -23,16 +23,25 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from schemas.merging.problems import StepTime
 from schemas.merging.reports import MeasuredStep
-from schemas.merging.settings import MAX_SPEEDS
+from schemas.merging.settings import (
+    MAX_CONFIGURATIONS,
+    MAX_SPEEDS,
+    OWN_SPEEDS,
+    STAGES_PER_PIPELINE,
+)
 
 MOST_ROWS: Final = MAX_SPEEDS
-"""Most rows; beyond it, the row with the oldest measurement is dropped."""
-MOST_CACHED: Final = 65_536
+"""Most rows of the reference; beyond it, the row with the oldest measurement is dropped."""
+ROWS_PER_CONFIGURATION: Final = OWN_SPEEDS
+"""Most rows of a configuration besides the reference."""
 LEAST_PASS_S: Final = 1e-6
 """Least duration of a pass: the launch of a single kernel takes longer."""
 WINDOW: Final = 32
 """Number of latest measurements that a running mean follows, approximately."""
 
+_MOST_PASS_S: Final = 1e6
+_MOST_SCALE: Final = 1_000.0
+"""Largest scale of a job: beyond it, one of both measurements is wrong."""
 _ACROSS: Final = 0
 """Key of the line of all allocations on more than one node."""
 
@@ -66,43 +75,73 @@ def is_possible(measured: MeasuredStep) -> bool:
 class StepTimeTable:
     """Rows of one configuration, and interpolation between them."""
 
-    def __init__(self, state: Mapping[str, list[list[Any]]] | None = None) -> None:
+    def __init__(
+        self, state: Mapping[str, list[list[Any]]] | None = None, most_rows: int | None = None
+    ) -> None:
         state = state or {}
-        self._passes = RunningMeans[tuple[int, int, int]](state.get("passes", ()))
+        most = MOST_ROWS if most_rows is None else most_rows
+        self._passes = RunningMeans[tuple[int, int, int]](state.get("passes", ()), most)
         """Measured time of a pass without its exchange, by GPUs, nodes and micro-batch."""
-        self._pass_by_size = RunningMeans[tuple[int]](state.get("pass_by_size", ()))
+        self._pass_by_size = RunningMeans[tuple[int]](state.get("pass_by_size", ()), most)
         """Measured time of a pass without its exchange, by micro-batch only."""
-        self._exchanges = RunningMeans[tuple[int, int]](state.get("exchanges", ()))
+        self._exchanges = RunningMeans[tuple[int, int]](state.get("exchanges", ()), most)
         """Measured time of an exchange, by GPUs and nodes."""
         self._sizes: list[int] = []
         self._lines: dict[int, list[tuple[int, float]]] = {}
-        self._cache: dict[tuple[int, int, int, int], AccumulatedStep] = {}
         self._index()
 
-    def add(self, measured: MeasuredStep) -> None:
-        """Add a measurement for which `is_possible` holds."""
-        pass_s = _pass_s(measured)
+    def add(self, measured: MeasuredStep, scale: float = 1.0) -> None:
+        """Add a measurement for which `is_possible` holds.
+
+        Args:
+            scale: passes of the measured job over those of the table.
+        """
+        pass_s = min(max(_pass_s(measured) / scale, LEAST_PASS_S), _MOST_PASS_S)
         place = (measured.gpus, measured.nodes)
         self._passes.add((*place, measured.micro_batch_size), pass_s)
         self._pass_by_size.add((measured.micro_batch_size,), pass_s)
         self._exchanges.add(place, measured.exchange_s)
         self._sizes = []
-        self._cache = {}
 
-    def step(self, gpus: int, nodes: int, batch_size: int, most_micro_batch: int) -> AccumulatedStep:
-        key = (gpus, nodes, batch_size, most_micro_batch)
-        found = self._cache.get(key)
-        if found is None:
-            if len(self._cache) >= MOST_CACHED:
-                self._cache = {}
-            found = self._cache[key] = self._fastest(*key)
-        return found
+    def step(
+        self,
+        gpus: int,
+        nodes: int,
+        batch_size: int,
+        most_micro_batch: int,
+        scale: float = 1.0,
+        reference: "StepTimeTable | None" = None,
+    ) -> AccumulatedStep:
+        """Return the fastest way to do an optimizer step, see `LookupTable.step`.
 
-    def measured_step_s(self, like: MeasuredStep) -> float:
-        """Return the table's duration of exactly these steps."""
-        self._index()
-        passes = like.accumulation_steps * self._pass_s(like.gpus, like.nodes, like.micro_batch_size)
-        return passes + self._exchange_s(like.gpus, like.nodes)
+        Args:
+            reference: table of another configuration, whose curves are used where this one has no row.
+        """
+        for table in (self,) if reference is None else (self, reference):
+            table._index()
+        exchange_s = self._exchange_s(gpus, nodes, reference)
+        share = -(-batch_size // gpus)
+        size, best = min(share, most_micro_batch), None
+        while True:
+            steps = -(-share // size)
+            # The smallest micro-batch with this number of steps wastes least.
+            size = -(-share // steps)
+            step_s = steps * scale * self._pass_s(gpus, nodes, size, reference) + exchange_s
+            if best is None or step_s < best.step_s:
+                best = AccumulatedStep(step_s, size, steps)
+            if size == 1:
+                return best
+            size -= 1
+
+    def scale_of(self, measured: Sequence[MeasuredStep]) -> float:
+        """Return the passes of a job over those of the table: the median over the micro-batches that both
+        have, or 1 without any. Other micro-batches would mix the curve of passes with the level."""
+        ratios = [
+            _pass_s(one) / self._pass_by_size[one.micro_batch_size,]
+            for one in measured
+            if is_possible(one) and self._pass_by_size.get((one.micro_batch_size,)) is not None
+        ]
+        return min(max(statistics.median(ratios), 1 / _MOST_SCALE), _MOST_SCALE) if ratios else 1.0
 
     def state(self) -> dict[str, list[list[Any]]]:
         return {
@@ -111,27 +150,20 @@ class StepTimeTable:
             "exchanges": self._exchanges.state(),
         }
 
-    def _fastest(self, gpus: int, nodes: int, batch_size: int, most_micro_batch: int) -> AccumulatedStep:
-        self._index()
-        exchange_s = self._exchange_s(gpus, nodes)
-        share = -(-batch_size // gpus)
-        size, best = min(share, most_micro_batch), None
-        while True:
-            steps = -(-share // size)
-            # The smallest micro-batch with this number of steps wastes least.
-            size = -(-share // steps)
-            step_s = steps * self._pass_s(gpus, nodes, size) + exchange_s
-            if best is None or step_s < best.step_s:
-                best = AccumulatedStep(step_s, size, steps)
-            if size == 1:
-                return best
-            size -= 1
-
-    def _pass_s(self, gpus: int, nodes: int, size: int) -> float:
+    def _pass_s(self, gpus: int, nodes: int, size: int, reference: "StepTimeTable | None" = None) -> float:
         measured = self._passes.get((gpus, nodes, size))
         if measured is None:
             measured = self._pass_by_size.get((size,))
-        return self._pass_between(size) if measured is None else measured
+        if measured is not None:
+            return measured
+        if reference is None:
+            return self._pass_between(size)
+        # The nearest measured micro-batch shows how much longer a pass is than in the reference.
+        at = bisect_left(self._sizes, size)
+        near = min(self._sizes[max(at - 1, 0) : at + 1], key=lambda one: abs(one - size))
+        return (
+            reference._pass_s(gpus, nodes, size) * self._pass_by_size[near,] / reference._pass_s(1, 1, near)
+        )
 
     def _pass_between(self, size: int) -> float:
         """Return the time of a pass of a micro-batch without any measurement."""
@@ -150,12 +182,15 @@ class StepTimeTable:
         # The largest two may be close to each other: the slope of all is less noisy.
         return max(_line(size, first, times[first,], last, times[last,]), times[last,])
 
-    def _exchange_s(self, gpus: int, nodes: int) -> float:
+    def _exchange_s(self, gpus: int, nodes: int, reference: "StepTimeTable | None" = None) -> float:
         if gpus == 1:
             return 0.0
         measured = self._exchanges.get((gpus, nodes))
         if measured is not None:
             return measured
+        if reference is not None:
+            # Adapters of one base model have gradients of similar sizes, whatever the passes take.
+            return reference._exchange_s(gpus, nodes)
         for line in (nodes, _ACROSS if nodes > 1 else 1, 1, _ACROSS):
             points = self._lines.get(line, [])
             if len(points) > 1 or (line != nodes and points):
@@ -181,14 +216,15 @@ class StepTimeTable:
 class RunningMeans(Generic[K]):
     """Running means by key, the last updated at the end."""
 
-    def __init__(self, state: Iterable[Sequence[Any]]) -> None:
+    def __init__(self, state: Iterable[Sequence[Any]], most_rows: int) -> None:
+        self._most_rows = most_rows
         self._means: dict[K, tuple[float, int]] = {tuple(key): (mean, n) for *key, mean, n in state}  # type: ignore[misc]
 
     def add(self, key: K, value: float) -> None:
         mean, count = self._means.pop(key, (0.0, 0))
         count = min(count + 1, WINDOW)
         self._means[key] = (mean + (value - mean) / count, count)
-        if len(self._means) > MOST_ROWS:
+        if len(self._means) > self._most_rows:
             del self._means[next(iter(self._means))]
 
     def get(self, key: K) -> float | None:
@@ -226,39 +262,59 @@ def _line(at: float, left: float, low: float, right: float, high: float) -> floa
     return low + (high - low) * (at - left) / (right - left)
 
 
-MOST_CONFIGURATIONS: Final = 256
+MOST_CONFIGURATIONS: Final = MAX_CONFIGURATIONS
 
 
 class Configuration(NamedTuple):
-    """Settings of a job's training, except its batch, that change the duration of its steps."""
+    """Shape of a job's training, except its batch, that changes the duration of its steps."""
 
     frozen_layers: int = 0
     gradient_checkpointing: bool = False
     pipeline: bool = False
+    sequence_class: int = 0
+    """Length of its sequences, see `sequence_class`; 0 for rows of unknown length."""
+
+
+def sequence_class(tokens: int) -> int:
+    """Return the class of a sequence length: its binary logarithm, rounded up."""
+    return (tokens - 1).bit_length()
 
 
 class LookupTable:
-    """Table S(a, cfgs) of one base model on one type of GPU."""
+    """Table S(a, cfgs) of one base model on one type of GPU.
+
+    Each configuration has rows of its own. Where a configuration without pipelines has none, the curves of
+    the first one are used, the *reference*: its passes times the ratio of both at the nearest measured
+    micro-batch, and its exchanges. Pipelines have other curves, by the number of pipelines instead of GPUs.
+    """
 
     def __init__(self) -> None:
         self._by_configuration: dict[Configuration, StepTimeTable] = {}
+        self._reference: Configuration | None = None
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether the table has no measurement."""
-        return not self._by_configuration
+    def has(self, configuration: Configuration) -> bool:
+        """Return whether there is a row to forecast a configuration from."""
+        return self._reference is not None or configuration in self._by_configuration
 
-    def observe(self, configuration: Configuration, measured: MeasuredStep) -> None:
-        """Add a measurement, offline rows first, then reports. An impossible one is ignored."""
-        if not is_possible(measured):
+    def observe(self, configuration: Configuration, measured: MeasuredStep, scale: float = 1.0) -> None:
+        """Add a measurement, offline rows first, then reports. An impossible one is ignored.
+
+        Args:
+            scale: factor of the job, see `scale_of`.
+        """
+        row = _of_pipelines(measured) if configuration.pipeline else measured
+        if row is None or not is_possible(row):
             return
         rows = self._by_configuration.get(configuration)
         if rows is None:
-            if len(self._by_configuration) >= MOST_CONFIGURATIONS:
-                # Never the first, to which the others are compared.
-                del self._by_configuration[list(self._by_configuration)[1]]
-            rows = self._by_configuration[configuration] = StepTimeTable()
-        rows.add(measured)
+            if self._reference is None and not configuration.pipeline:
+                self._reference = configuration
+            rows = self._by_configuration[configuration] = StepTimeTable(
+                most_rows=self._most_rows(configuration)
+            )
+            if len(self._by_configuration) > MOST_CONFIGURATIONS:
+                del self._by_configuration[next(c for c in self._by_configuration if c != self._reference)]
+        rows.add(row, scale)
 
     def step(
         self,
@@ -272,8 +328,7 @@ class LookupTable:
         """Return the fastest way to do an optimizer step.
 
         Args:
-            configuration: configuration of the job. Without any row for it, the first of the table is used,
-                times `scale`.
+            configuration: configuration of the job.
             gpus: a, over all nodes, at least as many as `nodes`.
             nodes: number of nodes with these GPUs.
             batch_size: M, sequences per optimizer step.
@@ -281,7 +336,7 @@ class LookupTable:
             scale: factor of this job, see `scale_of`.
 
         Raises:
-            LookupError: the table is empty.
+            LookupError: there is no row to forecast it from.
             ValueError: a number is below 1, or there are more nodes than GPUs.
         """
         if not 1 <= nodes <= gpus or batch_size < 1 or most_micro_batch < 1:
@@ -289,35 +344,47 @@ class LookupTable:
                 f"{gpus} GPUs on {nodes} nodes, batch {batch_size}, micro-batch {most_micro_batch}: all must "
                 "be at least 1, with a GPU on each node"
             )
-        rows, own = self._rows(configuration)
-        step = rows.step(gpus, nodes, batch_size, most_micro_batch)
-        return step if own or scale == 1.0 else step._replace(step_s=step.step_s * scale)
+        own = self._by_configuration.get(configuration)
+        reference = None if self._reference is None else self._by_configuration[self._reference]
+        if own is None:
+            if reference is None:
+                raise LookupError("the lookup table is empty: give it offline profiles, or profile a job")
+            return reference.step(gpus, nodes, batch_size, most_micro_batch, scale)
+        if configuration.pipeline:
+            pipelines = max(gpus // STAGES_PER_PIPELINE, 1)
+            return own.step(pipelines, min(nodes, pipelines), batch_size, most_micro_batch, scale)
+        like = None if own is reference else reference
+        return own.step(gpus, nodes, batch_size, most_micro_batch, scale, like)
 
     def scale_of(self, configuration: Configuration, measured: Sequence[MeasuredStep]) -> float:
-        """Return the duration of the steps of a job over that of the table: the median over its measurements.
-
-        It is 1 for a job whose configuration has a row. Impossible measurements are ignored.
-
-        Raises:
-            LookupError: the table is empty.
-        """
-        rows, own = self._rows(configuration)
-        possible = [one for one in measured if is_possible(one)]
-        if own or not possible:
-            return 1.0
-        return statistics.median(one.step_s / rows.measured_step_s(one) for one in possible)
+        """Return the passes of a job over those of its configuration, see `StepTimeTable.scale_of`: jobs of
+        one configuration differ in their data. It is 1 for the first job of a configuration."""
+        own = self._by_configuration.get(configuration)
+        rows = map(_of_pipelines, measured) if configuration.pipeline else measured
+        return 1.0 if own is None else own.scale_of([row for row in rows if row is not None])
 
     def state(self) -> list[Any]:
         """Return the state as lists of plain values."""
         return [[*configuration, rows.state()] for configuration, rows in self._by_configuration.items()]
 
     def restore(self, state: Iterable[Sequence[Any]]) -> None:
-        self._by_configuration = {Configuration(*fields): StepTimeTable(rows) for *fields, rows in state}
+        self._by_configuration, self._reference = {}, None
+        for *fields, rows in state:
+            configuration = Configuration(*fields)
+            if self._reference is None and not configuration.pipeline:
+                self._reference = configuration
+            self._by_configuration[configuration] = StepTimeTable(rows, self._most_rows(configuration))
 
-    def _rows(self, configuration: Configuration) -> tuple[StepTimeTable, bool]:
-        rows = self._by_configuration.get(configuration)
-        if rows is not None:
-            return rows, True
-        for first in self._by_configuration.values():
-            return first, False
-        raise LookupError("the lookup table is empty: give it offline profiles, or profile a job")
+    def _most_rows(self, configuration: Configuration) -> int:
+        return MOST_ROWS if configuration == self._reference else ROWS_PER_CONFIGURATION
+
+
+def _of_pipelines(measured: MeasuredStep) -> MeasuredStep | None:
+    """Return a measurement by pipelines instead of GPUs; None if it is not of whole pipelines. A single
+    pipeline exchanges no gradients."""
+    pipelines, rest = divmod(measured.gpus, STAGES_PER_PIPELINE)
+    if rest or not pipelines:
+        return None
+    exchange_s = measured.exchange_s if pipelines > 1 else 0.0
+    nodes = min(measured.nodes, pipelines)
+    return measured.model_copy(update={"gpus": pipelines, "nodes": nodes, "exchange_s": exchange_s})

@@ -37,6 +37,11 @@ _TYPICAL_LOG_ROOM: Final = -2.0
 _LOG_ROOM_SCALE: Final = 2.0
 _LEAST_ROOM: Final = 1e-4
 """Least room above a target. Targets from 0.02 to 0.98 are within one unit of a typical 0.86."""
+_LEAST_SCORE_DEVIATION: Final = 1e-6
+"""Least standard deviation by which pairs are distinguished. The errors of scores are larger, since they are
+measured on drawn records."""
+_MOST_SCALED_SCORE: Final = 10.0
+"""Most deviations of a score from the mean of past ones: beyond them, a line through these is meaningless."""
 _LOG_VARIANCE_BOUNDS: Final = (-8.0, 4.0)
 _USUAL_LOG_VARIANCE: Final = -1.0
 _LOG_VARIANCE_SPREAD: Final = 3.0
@@ -123,7 +128,7 @@ def _features(candidate: Candidate, score_scale: tuple[float, float]) -> Feature
     donor, receiver, mode = candidate.donor, candidate.receiver, candidate.mode
     donor_size, receiver_size = _size(candidate.donor_samples), _size(candidate.receiver_samples)
     mean, deviation = score_scale
-    score = 0.0 if candidate.score is None else (candidate.score - mean) / deviation
+    score = 0.0 if candidate.score is None else _scaled_score((candidate.score - mean) / deviation)
     return {
         "mode": {mode: 1.0},
         "receiver": {receiver: 1.0},
@@ -143,6 +148,12 @@ def _features(candidate: Candidate, score_scale: tuple[float, float]) -> Feature
     }
 
 
+def _scaled_score(deviations: float) -> float:
+    if not math.isfinite(deviations):
+        return deviations  # refused with the name of the pair
+    return min(max(deviations, -_MOST_SCALED_SCORE), _MOST_SCALED_SCORE)
+
+
 def _size(samples: int) -> float:
     return (math.log(max(samples, 1)) - _TYPICAL_LOG_SAMPLES) / _LOG_SAMPLES_SCALE
 
@@ -159,7 +170,8 @@ def _score_scale(candidates: Sequence[Candidate]) -> tuple[float, float]:
     if len(scores) < 2:
         return 0.0, 1.0
     deviation = float(np.std(scores))
-    return float(np.mean(scores)), deviation if deviation > 0 else 1.0
+    # The deviation of equal scores is their rounding error, by which nothing may be divided.
+    return float(np.mean(scores)), deviation if deviation > _LEAST_SCORE_DEVIATION else 1.0
 
 
 def _matrix(rows: Sequence[Features]) -> tuple[Array, NDArray[np.int64]]:

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from schemas.merging.estimates import MergeMode
 from schemas.merging.reports import MeasuredStep
+from schemas.merging.settings import STAGES_PER_PIPELINE
 from schemas.merging.workload import TuningWorkload
 
 AccuracyAfter = Callable[[float], float]
@@ -101,13 +102,14 @@ class SyntheticTruth:
     def step(self, workload: TuningWorkload, placement: tuple[int, ...]) -> MeasuredStep:
         """See `Truth`."""
         gpus, batch = sum(placement), workload.hyperparameters.batch_size
+        replicas = gpus // STAGES_PER_PIPELINE if workload.pipeline else gpus
         across = 1.0 + 0.1 * (len(placement) - 1)
         speedup: float = gpus**self.scaling
         step_s = self.step_one_s * batch / 8 * across / speedup
         return MeasuredStep(
             gpus=gpus,
             nodes=len(placement),
-            micro_batch_size=-(-batch // gpus),
+            micro_batch_size=-(-batch // replicas),
             accumulation_steps=1,
             step_s=step_s,
             exchange_s=step_s - self.step_one_s * batch / 8 / gpus,

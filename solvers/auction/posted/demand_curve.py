@@ -37,6 +37,8 @@ from solvers.auction.posted.constants import (
 )
 from solvers.compiled import Floats, kernel
 
+_ROUNDING = 1e-12
+"""Largest relative rounding error of a sum from which a sale is taken back."""
 _SOLD, _UNSOLD, _LOST, _AWAY, _SOLD_WINDOWS, _AWAY_WINDOWS = range(6)
 """Sums of a class. Lost units became unsold since the last slot began; they move no price of that slot. The
 last two are sold and away units, each times the slots in which it might have run."""
@@ -129,9 +131,13 @@ class DemandCurve:
         if MOST_CLASSES < sums.shape[1] > place + 1:
             # A missing class was merged with the next lower one since the sale.
             place += 1
-        left = min(units * power(1 - 1 / self._memory_slots, age_slots), float(sums[_SOLD, place]))
+        sold = float(sums[_SOLD, place])
+        left = min(units * power(1 - 1 / self._memory_slots, age_slots), sold)
         sums[_SOLD, place] -= left
         sums[_SOLD_WINDOWS, place] = max(sums[_SOLD_WINDOWS, place] - left * window_slots, 0.0)
+        if sums[_SOLD, place] <= _ROUNDING * sold:
+            # The rest is a rounding error, by which nothing may be divided.
+            sums[_SOLD, place] = sums[_SOLD_WINDOWS, place] = 0.0
         self._squared_units = max(self._squared_units - left * units, 0.0)
         self._classes.limit_classes()
         self._read = None

@@ -15,6 +15,7 @@ from streams.policies.merging.knowledge import Knowledge
 from streams.policies.merging.questions import Questions
 from streams.policies.merging.tasks import Tasks
 from streams.policies.merging.tuning_task import TuningTask
+from streams.policies.merging.waiting_pairs import is_joint, pair_of
 
 MOST_CHANGED = 400
 """Most tasks that one plan begins, and most that it stops: some 50 ms of the cell's time each. The rest of a
@@ -126,9 +127,14 @@ class TaskAllocation:
             return False
         if len(jobs) == 1:
             # A job in a spatial merge continues with its partner.
-            (task,) = tasks
-            return task is None or task.mode != "spatial" or len(task.job_ids) == 1
+            (task,), (job,) = tasks, jobs
+            assert job is not None
+            if task is None:
+                return pair_of(job, self._tasks.jobs) is None or not is_joint(job)
+            return task.mode != "spatial" or len(task.job_ids) == 1
         if tasks[0] is not None and _goes_on(tasks[0], share):
+            return True
+        if self._resumes(share):
             return True
         fresh = [job for job in jobs if job is not None and job.iterations == 0]
         needed = 2 if share.mode == "spatial" else 1
@@ -147,7 +153,7 @@ class TaskAllocation:
         self._tasks.stop(task, "preempted" if share is None else "reallocated")
         goes_on = share is not None and _goes_on(task, share)
         if not goes_on:
-            self._tasks.separate(task)
+            self._tasks.separate(task, keeps=share is None and task.mode == "spatial")
         if share is None:
             self._tasks.changed(task, "preempted")
         elif task.follower is not None and not goes_on:
@@ -159,7 +165,7 @@ class TaskAllocation:
             first = task.job_ids[0]
             was_to_go_on = any(first in job_ids for job_ids in planned)
             if was_to_go_on and self._tasks.jobs[first].task is None and task.task_id not in self._tasks.all:
-                self._tasks.separate(task)
+                self._tasks.separate(task, keeps=task.mode == "spatial")
                 self._tasks.changed(task, "preempted")
 
     def _begin(self, share: Share, stopped: dict[str, TuningTask]) -> bool:
@@ -171,7 +177,11 @@ class TaskAllocation:
         if before is not None and before.task_id in self._tasks.all:
             before = None
         forecasts: list[MergeForecast] = []
-        if len(jobs) == 2 and (before is None or not _goes_on(before, share)):
+        resumes = self._resumes(share)
+        if not resumes:
+            for parted in [each for job in jobs for each in pair_of(job, self._tasks.jobs) or ()]:
+                parted.merge = None
+        if len(jobs) == 2 and not resumes and (before is None or not _goes_on(before, share)):
             forecasts = self._merge(share.mode, jobs)
             if not forecasts:
                 return False
@@ -179,10 +189,18 @@ class TaskAllocation:
             share.mode,
             jobs,
             share.gpus,
-            self._reason(share, before, jobs[0]),
+            "resumed" if resumes else self._reason(share, before, jobs[0]),
             forecasts,
             before,
         )
+
+    def _resumes(self, share: Share) -> bool:
+        """Return whether a share resumes a pair in its mode."""
+        first = self._tasks.jobs[share.job_ids[0]]
+        pair = pair_of(first, self._tasks.jobs)
+        if pair is None or first.merge is None:
+            return False
+        return share.mode == first.merge.mode and share.job_ids == tuple(job.job_id for job in pair)
 
     @staticmethod
     def _reason(share: Share, before: TuningTask | None, first: TuningJob) -> TaskChangeReason:
@@ -240,7 +258,7 @@ class TaskAllocation:
             is_donor=False,
             score=score,
             gain=gain,
-            iterations=max(math.ceil(alone * ratio), 1),
+            iterations=alone if job.workload.target.accuracy is None else max(math.ceil(alone * ratio), 1),
             iterations_alone=alone,
             accuracy_before=kinds[job.kind].accuracy_before,
         )

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from schemas.facts import NO_FACTS, Fact
+from schemas.merging.estimates import MergeMode
 from schemas.merging.outcomes import ForecastReason, JobForetold
 from schemas.merging.problems import StepTime
 from schemas.merging.settings import STAGES_PER_PIPELINE
@@ -54,6 +55,10 @@ class Forecasts:
             for job, kind in zip(jobs, kinds, strict=True)
         )
         return epochs * samples / batch
+
+    def bar(self, mode: MergeMode, donor: TuningJob, receiver: TuningJob) -> None:
+        """Bar merges of two kinds of jobs in a mode: a run of such a merge has failed."""
+        self._knowledge.bar(mode, donor.kind, receiver.kind)
 
     def decision(
         self, job: TuningJob, reason: ForecastReason, facts: Mapping[str, Fact] = NO_FACTS

@@ -12,7 +12,7 @@ from schemas.merging.workload import TuningWorkload
 from streams.policies.gang.gang import Gang
 from streams.policies.orders import OrderClock
 
-_BYTES_PER_JOB = 1_568
+_BYTES_PER_JOB = 1_600
 """Packed numbers, ids and merge of a job, and the data of its kind besides the profile."""
 _BYTES_PER_NODE = 16
 """Packed numbers of a node, besides its id."""
@@ -46,6 +46,10 @@ class JobMerge:
     """Steps of a spatial merge by now."""
     is_trial: bool = False
     """Whether it is a trial of such merges."""
+    place: Literal["first", "second"] | None = None
+    """Place in its pair while the pair waits to be resumed (section 5.2: its mode is kept); else None."""
+    equalled_iterations: int | None = None
+    """Iterations after which it was first as good as jobs of its kind alone at their ends; None before."""
 
 
 @dataclass
@@ -151,7 +155,7 @@ class TuningJob(Gang):
         """Set back all progress."""
         self.job.samples_done, self.best_accuracy, self.is_compared = 0, None, False
         if self.merge is not None:
-            self.merge.best_accuracy = None
+            self.merge.best_accuracy = self.merge.equalled_iterations = None
 
     def discard_progress(self) -> None:
         """Discard all progress of the job; reports up to this generation no longer count."""

@@ -11,7 +11,7 @@ from schemas.facts import Facts
 from schemas.merging.estimates import MERGE_MODES, KindFacts, MergeMode
 from schemas.merging.reports import ProfileReported
 from schemas.merging.workload import TuningWorkload
-from solvers.merging.lookup_table import Configuration
+from solvers.merging.lookup_table import Configuration, sequence_class
 
 _DIGEST_BYTES = 8
 _FALLS_FROM = 3
@@ -78,7 +78,7 @@ class KindOfJobs:
     dataset_samples: int
     target_accuracy: float | None
     configuration: Configuration
-    """Configuration that affects the time of its steps, besides its batch size."""
+    """Shape that affects the time of its steps, besides its batch size."""
     forms: dict[MergeMode, str]
     """Digest by mode of everything that merged jobs must have in common."""
     jobs: int = 0
@@ -105,7 +105,7 @@ class KindOfJobs:
     finished_accuracy: float = 0.0
     """Mean of their best accuracies."""
     scale: float = 1.0
-    """Factor of its step times on those of the lookup table."""
+    """Factor of its passes on those of its configuration, since data differ; see `LookupTable.scale_of`."""
     used: int = field(default=0)
     """Number of its last use, counted over all kinds: the least recently used has the smallest."""
     watched: int = 0
@@ -126,6 +126,7 @@ class KindOfJobs:
                 workload.hyperparameters.frozen_layers,
                 workload.hyperparameters.gradient_checkpointing,
                 workload.pipeline,
+                sequence_class(workload.hyperparameters.sequence_length),
             ),
             {mode: _digest([workload.hyperparameters.needed_alike(mode)]) for mode in MERGE_MODES},
         )

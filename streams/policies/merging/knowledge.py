@@ -18,7 +18,13 @@ from schemas.merging.estimates import (
     PastMerge,
 )
 from schemas.merging.reports import ProfileReported
-from schemas.merging.settings import KINDS_KEPT, TRANSFERS_KEPT, MergingPolicy, TransferabilityName
+from schemas.merging.settings import (
+    BARRED_KEPT,
+    KINDS_KEPT,
+    TRANSFERS_KEPT,
+    MergingPolicy,
+    TransferabilityName,
+)
 from schemas.merging.workload import TuningWorkload
 from solvers.merging.transferability import Task2Feat, Task2Vec, Transferability
 from streams.cell.states import Stateful
@@ -83,6 +89,8 @@ class Knowledge(Stateful):
     kinds: dict[str, KindOfJobs]
     """Kinds by key, in the order of their first jobs."""
     transfers: dict[Pair, TransferForecast]
+    barred: list[Pair]
+    """Merges whose runs have failed, the last ones at the end; spatial ones in both orders."""
     outcomes: list[PastMerge]
     """Latest results of merges, oldest first."""
     embedding_length: int | None
@@ -105,6 +113,7 @@ class Knowledge(Stateful):
         self._scores: dict[tuple[str, str], float] = {}
         """S(A, B) by the keys of the kinds; a cache, computed from their embeddings."""
         self.kinds, self.transfers, self.outcomes = {}, {}, list(policy.outcomes)
+        self.barred = []
         self.embedding_length, self.has_changed, self._asked = None, False, ()
         self._uses = self._trained_samples = self._finished = self._lost_samples = 0
 
@@ -171,7 +180,10 @@ class Knowledge(Stateful):
     def iterations_alone(self, job: TuningJob) -> int:
         """Return all iterations that a job needs without a merge."""
         most = job.workload.target.most_iterations
-        expected = self.kinds[job.kind].expected_iterations
+        kind = self.kinds[job.kind]
+        # The published estimator estimates a job once, by its profile.
+        is_profiled = self._policy.estimator == "published" and kind.iterations is not None
+        expected = kind.iterations if is_profiled else kind.expected_iterations
         return most if expected is None else min(max(round(expected), 1), most)
 
     def iterations_left(self, job: TuningJob) -> float:
@@ -199,6 +211,7 @@ class Knowledge(Stateful):
         self._asked = tuple(ranked)
         pairs = [(a, b) for a in range(len(ranked)) for b in range(len(ranked))]
         return EstimateProblem(
+            estimator=self._policy.estimator,
             modes=self._policy.modes,
             kinds=tuple(self.kinds[key].facts() for key in ranked),
             finished=tuple(
@@ -268,6 +281,14 @@ class Knowledge(Stateful):
                 return known.reversed
         return known
 
+    def bar(self, mode: MergeMode, donor: str, receiver: str) -> None:
+        """Bar merges of two kinds in a mode."""
+        orders = {(donor, receiver)} if mode == "temporal" else {(donor, receiver), (receiver, donor)}
+        for one, other in sorted(orders):
+            self.transfers.pop((mode, one, other), None)
+            self.barred.append((mode, one, other))
+        del self.barred[:-BARRED_KEPT]
+
     def add_outcome(self, outcome: PastMerge) -> None:
         """Keep the result of a merge for one of its jobs."""
         self.outcomes.append(outcome)
@@ -323,6 +344,7 @@ class Knowledge(Stateful):
         kinds = [self.kinds[key] for key in (donor, receiver) if key in self.kinds]
         return (
             len(kinds) == 2
+            and (mode, donor, receiver) not in self.barred
             and all(kind.is_usable for kind in kinds)
             and kinds[0].forms[mode] == kinds[1].forms[mode]
         )

@@ -6,6 +6,7 @@ from schemas.facts import Facts
 from schemas.merging.estimates import PastMerge
 from schemas.merging.outcomes import MergeJudged
 from schemas.merging.reports import TaskEvaluated
+from schemas.merging.workload import LEAST_ACCURACY
 from streams.policies.merging.job import JobMerge, TuningJob
 from streams.policies.merging.kind_of_jobs import KindOfJobs
 from streams.policies.merging.tuning_task import TuningTask
@@ -28,9 +29,15 @@ def note_evaluation(job: TuningJob, kind: KindOfJobs, task: TuningTask, report: 
     merge = job.merge
     if merge is not None and not merge.is_donor:
         merge.best_accuracy = max(merge.best_accuracy or 0.0, report.accuracy)
+        if merge.equalled_iterations is None and report.phase == "own" and _equals_alone(kind, report):
+            merge.equalled_iterations = max(report.iterations, 1)
     elif compares:
         kind.note_watched(job.best_accuracy)
     return compares
+
+
+def _equals_alone(kind: KindOfJobs, report: TaskEvaluated) -> bool:
+    return kind.finished_accuracies > 0 and report.accuracy >= kind.finished_accuracy
 
 
 def fault_of_merge(
@@ -84,6 +91,9 @@ def merge_result(
 ) -> tuple[MergeJudged, PastMerge]:
     """Return the result of a job's merge, as a decision and as a record to keep.
 
+    A job without an accuracy target has gained if it is as good as jobs of its kind alone after fewer
+    iterations than those.
+
     Args:
         step_s: time of a step of the job on one GPU.
     """
@@ -92,7 +102,13 @@ def merge_result(
     gain = None
     if best and kind.finished_accuracies and reference > 0:
         gain = min(max((best - reference) / reference, _LEAST_GAIN), _MOST_GAIN)
-    saved = alone - job.iterations if reason == "finished" else -job.iterations
+    target, needed = job.workload.target.accuracy, job.iterations
+    met = reason == "finished" and job.iterations > 0 and (target is None or (best or 0.0) >= target)
+    if target is None and kind.finished_accuracies:
+        # All of its iterations are done in any case: they are worth those by which it was as good as alone.
+        target, met = max(reference, LEAST_ACCURACY), met and merge.equalled_iterations is not None
+        needed = merge.equalled_iterations or job.iterations
+    saved = alone - needed if reason == "finished" else -job.iterations
     decision = MergeJudged(
         zone=zone,
         job_id=job.job_id,
@@ -106,8 +122,6 @@ def merge_result(
         iterations_alone=alone,
         saved_s=saved * step_s,
     )
-    target = job.workload.target.accuracy
-    met = reason == "finished" and job.iterations > 0 and (target is None or (best or 0.0) >= target)
     past = PastMerge(
         mode=merge.mode,
         donor=merge.partner_task,
@@ -118,7 +132,7 @@ def merge_result(
         gain=gain,
         target=target,
         best=best or 0.0,
-        epochs=job.iterations / kind.iterations_per_epoch if met else None,
+        epochs=needed / kind.iterations_per_epoch if met else None,
         own_epochs=alone / kind.iterations_per_epoch,
         lost_epochs=job.iterations / kind.iterations_per_epoch if reason == "undone" else None,
     )

@@ -17,6 +17,7 @@ from streams.policies.merging.step_tables import KindSteps, step_tables
 from streams.policies.merging.tasks import Tasks
 from streams.policies.merging.trials import MergeTrial, trials_of_plan
 from streams.policies.merging.tuning_task import TuningTask
+from streams.policies.merging.waiting_pairs import is_joint, pair_of
 
 MOST_ASKED = 4_000
 """Most jobs of one problem: some tens of milliseconds of the cell's time. Its record has room for more."""
@@ -84,8 +85,9 @@ class Questions:
 
     def _takes_part(self, job: TuningJob) -> bool:
         task = self._tasks.task_of(job)
-        if job.stage != "ready" or job.is_ending or not self._tasks.may_run(job):
-            return False
+        for each in pair_of(job, self._tasks.jobs) or (job,):
+            if each.stage != "ready" or each.is_ending or not self._tasks.may_run(each):
+                return False
         return task is None or not self.is_kept(task)
 
     def _merge_problem(self, jobs: Sequence[TuningJob], gpus: int, left_out: int) -> MergeProblem:
@@ -98,13 +100,13 @@ class Questions:
         tried: dict[str, int] = {}
         for job in jobs:
             task = self._tasks.task_of(job)
-            if task is not None and task.mode == "spatial" and len(task.job_ids) == 2:
-                if job.job_id != task.job_ids[0]:
+            both = self._joint_jobs(job, task)
+            if both:
+                if job is not both[0]:
                     continue
-                both = [self._tasks.jobs[job_id] for job_id in task.job_ids]
                 kind_steps.append(KindSteps(self._forecasts.joint_table(both)))
                 sizes.append(self._forecasts.joint_sizes(both))
-                units.append(self._joint_unit(task, both, len(kind_steps) - 1))
+                units.append(self._joint_unit(0 if task is None else task.gpus, both, len(kind_steps) - 1))
             elif job.job_id in in_trials:
                 # A kind of its own: the trial is of these jobs alone, and they are in no other merge.
                 tried[job.job_id] = len(kind_steps)
@@ -143,24 +145,31 @@ class Questions:
 
     def _trials_of(self, jobs: Sequence[TuningJob]) -> Sequence[MergeTrial]:
         """Return the trials that the next plan may have, of jobs of the problem."""
-        followers = {task.follower for task in self._tasks.all.values()}
+        followers = {self._follower(job, self._tasks.task_of(job)) for job in jobs}
         parts = {job.job_id: self._part(job, job.job_id in followers) for job in jobs}
         return trials_of_plan(self._knowledge, self._tasks, parts, self._tasks.policy.watched_epochs)
 
-    def _joint_unit(self, task: TuningTask, jobs: Sequence[TuningJob], kind: int) -> Unit:
+    def _joint_jobs(self, job: TuningJob, task: TuningTask | None) -> Sequence[TuningJob]:
+        """Return both jobs of a spatial merge that is under way or waits to be resumed; else none."""
+        if task is not None:
+            return self._tasks.jobs_of(task) if task.mode == "spatial" and len(task.job_ids) == 2 else ()
+        return (pair_of(job, self._tasks.jobs) or ()) if is_joint(job) else ()
+
+    def _joint_unit(self, gpus: int, jobs: Sequence[TuningJob], kind: int) -> Unit:
         return Unit(
-            job_ids=task.job_ids,
+            job_ids=tuple(job.job_id for job in jobs),
             kind=kind,
             iterations=self._forecasts.joint_steps(jobs),
-            waited_s=sum(job.waited_s for job in jobs) / len(jobs),
+            waited_s=sum(self._waited_s(job) for job in jobs) / len(jobs),
             part="none",
-            gpus=task.gpus,
+            gpus=gpus,
             age_s=max(self._age_s(job) for job in jobs),
         )
 
     def _unit(self, job: TuningJob, its_task: TuningTask | None, kind: int) -> Unit:
         task = its_task if its_task is not None and job.job_id in its_task.active_job_ids else None
-        is_follower = its_task is not None and its_task.follower == job.job_id
+        follower = self._follower(job, its_task)
+        is_follower = follower == job.job_id
         return Unit(
             job_ids=(job.job_id,),
             kind=kind,
@@ -171,9 +180,16 @@ class Questions:
             waited_s=job.waited_s + (0.0 if task is not None else self._tasks.time_s - job.waits_since_s),
             part=self._part(job, is_follower),
             gpus=0 if task is None else task.gpus,
-            follower=None if task is None else task.follower,
+            follower=None if is_follower else follower,
             age_s=self._age_s(job),
         )
+
+    def _follower(self, job: TuningJob, task: TuningTask | None) -> str | None:
+        """Return the receiver of a job's temporal merge, if it waits for its donor."""
+        if task is not None:
+            return task.follower
+        pair = pair_of(job, self._tasks.jobs)
+        return None if pair is None else pair[1].job_id
 
     def _age_s(self, job: TuningJob) -> float:
         """Return the time since a job's submission."""

@@ -100,8 +100,7 @@ class MergingRuns(Tasks):
 
     def _profiled(self, job: TuningJob, report: ProfileReported) -> None:
         fault = self._knowledge.profiled(job.kind, report)
-        for step in report.steps:
-            self.speeds.observe(self._knowledge.kinds[job.kind], step)
+        self.speeds.profiled(self._knowledge.kinds[job.kind], report.steps)
         job.stage = "ready"
         self.end_profile(job)
         reason: ForecastReason = "profiled" if fault is None else "unusable_profile"

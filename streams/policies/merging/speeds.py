@@ -1,6 +1,6 @@
 """Times of optimizer steps: the lookup table, and the numbers of GPUs that speed a job up."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from schemas.cells import Zone
@@ -8,10 +8,11 @@ from schemas.merging.problems import StepTime
 from schemas.merging.reports import MeasuredStep
 from schemas.merging.settings import STAGES_PER_PIPELINE, MergingPolicy
 from schemas.merging.workload import MAX_GPUS
-from solvers.merging.lookup_table import Configuration, LookupTable, faster_only, is_possible
+from solvers.merging.lookup_table import Configuration, LookupTable, faster_only
 from streams.policies.merging.kind_of_jobs import KindOfJobs
 
-_USUAL = Configuration()
+_OFFLINE = Configuration()
+"""Offline rows, whose configuration is unknown."""
 _FEW = (1, 2, 3)
 _UNKNOWN_STEP_S = 1.0
 """Step time on one GPU before anything was measured."""
@@ -24,7 +25,7 @@ class Speeds:
     def __init__(self, policy: MergingPolicy) -> None:
         self._table = LookupTable()
         for row in policy.speeds:
-            self._table.observe(_USUAL, row)
+            self._table.observe(_OFFLINE, row)
         self._cached: dict[tuple[Configuration, int, float], tuple[StepTime, ...]] = {}
         """Step times by configuration, batch size and scale of a kind."""
         self._gpus = self._per_node = 0
@@ -39,14 +40,16 @@ class Speeds:
         self._fitting = sorted((row.memory_gib, row.micro_batch_size) for row in policy.memory)
         self._cached.clear()
 
+    def profiled(self, kind: KindOfJobs, steps: Sequence[MeasuredStep]) -> None:
+        """Keep the steps of the profile run of a kind. Impossible steps are ignored."""
+        kind.scale = self._table.scale_of(kind.configuration, steps)
+        for step in steps:
+            self.observe(kind, step)
+
     def observe(self, kind: KindOfJobs, step: MeasuredStep) -> None:
-        """Keep a measured step of a job of a kind. For unusual configurations, only the slowdown is kept,
-        since they are measured with few numbers of GPUs. Impossible steps are ignored."""
-        if kind.configuration == _USUAL or self._table.is_empty:
-            self._table.observe(_USUAL, step)
-            self._cached.clear()
-        elif is_possible(step):
-            kind.scale = self._table.scale_of(kind.configuration, [step])
+        """Keep a measured step of a job of a kind. An impossible step is ignored."""
+        self._table.observe(kind.configuration, step, kind.scale)
+        self._cached.clear()
 
     def steps(self, kind: KindOfJobs) -> tuple[StepTime, ...]:
         """Return the step time of a kind by number of GPUs, without numbers that are no faster than a smaller
@@ -69,7 +72,7 @@ class Speeds:
         self._cached.clear()
 
     def _step_s(self, kind: KindOfJobs, gpus: int) -> float:
-        if self._table.is_empty:
+        if not self._table.has(kind.configuration):
             return _UNKNOWN_STEP_S / gpus
         nodes = -(-gpus // self._per_node)
         micro_batch = self._most_micro_batch(kind.batch_size)

@@ -7,7 +7,7 @@ reported the end, which means that its checkpoint is written.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import cast
+from typing import Final, cast
 
 from schemas.facts import NO_FACTS, Fact, Facts
 from schemas.fleet import RefusedRun, RunFailed, RunReport
@@ -26,9 +26,12 @@ from streams.policies.gpus import Gpus
 from streams.policies.merging.forecasts import Forecasts
 from streams.policies.merging.job import TuningJob
 from streams.policies.merging.tuning_task import TuningTask
+from streams.policies.merging.waiting_pairs import keep
 from streams.policies.orders import facts_of_failure
 from streams.policies.policy import ZoneContext
 
+_KEEPING: Final[tuple[TaskChangeReason, ...]] = ("node_lost", "preempted")
+"""Reasons for which a pair waits to be resumed: its jobs are not the cause."""
 _FOR_PROFILES = 4
 """Divisor of the open GPUs: plans leave at most the quotient idle for profile runs."""
 
@@ -192,6 +195,8 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         self.all[task_id] = task
         for job in jobs:
             job.task = task_id
+            if job.merge is not None:
+                job.merge.place = None
         for job in jobs[: len(task.active_job_ids)]:
             job.waited_s += self.time_s - job.waits_since_s
         self.changed(task, reason, gpus_before=0 if before is None else before.gpus, forecasts=forecasts)
@@ -231,10 +236,18 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
                 )
             )
 
-    def separate(self, task: TuningTask) -> None:
+    def separate(self, task: TuningTask, keeps: bool = False) -> None:
         """Separate the jobs of an ended task. If the receiver of a temporal merge had not begun, or no step
-        is done yet, there was no merge."""
-        for job in self.jobs_of(task):
+        is done yet, there was no merge.
+
+        Args:
+            keeps: whether the pair waits to be resumed in its mode.
+        """
+        jobs = self.jobs_of(task)
+        if keeps and len(jobs) == 2 and not any(job.is_ending for job in jobs):
+            keep(jobs)
+            return
+        for job in jobs:
             if task.follower is not None:
                 job.merge = None
             else:
@@ -301,7 +314,7 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         task = self.task_of(job)
         if task is not None:
             self.stop(task, _release_reason(job, why), (job.job_id,) if job.is_ending else ())
-            self.separate(task)
+            self.separate(task, keeps=why.reason in _KEEPING)
             self.changed(task, why.reason, why.facts)
         elif job.members:
             self._abort_profile(job, why, without)
@@ -433,8 +446,9 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
             super()._fail_run(job, report, backs_off)
             return
         # The merge may be the cause, so the failure is counted for neither job: each continues alone.
-        for each in self.jobs_of(task):
-            each.never_merges = True
+        donor, receiver = self.jobs_of(task)
+        assert task.mode != "normal"
+        self.forecasts.bar(task.mode, donor, receiver)
         self.return_to_queue(job, Why("run_failed", facts_of_failure(report)), report.node)
         self._note_ended_on(job, report.node)
 
@@ -442,6 +456,8 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         """Forget the merge of a job whose runs have ended without a step, and that has no partner in its
         task: it was never merged."""
         task = self.task_of(job)
+        if job.merge is None or job.merge.place is not None:
+            return
         if job.iterations == 0 and not job.leaving and (task is None or len(task.job_ids) == 1):
             job.merge = None
 

@@ -228,3 +228,15 @@ def test_one_short_job_does_not_end_all_merging() -> None:
     kinds = (facts(), facts("blue"))
     lost = estimate(asked(*kinds, outcomes=[past("red", "blue", None, own_epochs=0.001)]), 1.0)
     assert transfer(lost, 1, 0).receiver_ratio < 1
+
+
+def test_receiver_without_target_gains_by_its_worth():
+    """It is as good as jobs alone after a third of their epochs, but does all of its own."""
+    kind = facts(target_accuracy=None, finished_iterations=300.0, finished_accuracy=0.8)
+    donor = facts("blue")
+    outcomes = [past("blue", "red", 1.0, score=None) for _ in range(12)]
+    told = estimate(asked(donor, kind, outcomes=outcomes), 1.0)
+    assert transfer(told, 0, 1).receiver_ratio < 0.7
+    assert transfer(told, 0, 1).evidence == "none", "no completion time gets shorter"
+    unknown = facts(target_accuracy=None)
+    assert transfer(estimate(asked(donor, unknown), 1.0), 0, 1).receiver_ratio == 1.0

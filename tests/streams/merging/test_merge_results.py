@@ -9,7 +9,7 @@ from streams.cell.jobs import Job
 from streams.cell.states import from_state, state_of
 from streams.policies.merging.job import JobMerge, TuningJob
 from streams.policies.merging.kind_of_jobs import KindOfJobs
-from streams.policies.merging.merge_results import fault_of_merge, note_evaluation
+from streams.policies.merging.merge_results import fault_of_merge, merge_result, note_evaluation
 from streams.policies.merging.tuning_task import TuningTask
 
 WORKLOAD = TuningWorkload(
@@ -18,6 +18,8 @@ WORKLOAD = TuningWorkload(
     validation_path="a.validation.jsonl",
     target=TrainingTarget(accuracy=0.9, most_iterations=1_000),
 )
+
+WITHOUT_TARGET = WORKLOAD.model_copy(update={"target": TrainingTarget(most_iterations=300)})
 
 
 def job(merge: JobMerge | None = None) -> TuningJob:
@@ -107,3 +109,22 @@ def test_a_receiver_is_judged_with_its_donors_weights(kind):
     reports = [evaluated(n, 0.2, phase="donor") for n in (1, 2)]
     assert judged(merged(before=0.2), kind, task("other", "j"), *reports) == [False, True]
     assert judged(merged(before=0.1), kind, task("other", "j"), *reports) == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "needed", "saved_s"), [((0.5, 0.7, 0.8), 200, 100.0), ((0.5, 0.6, 0.65), None, 0.0)]
+)
+def test_merge_without_target_gains_by_worth(accuracies, needed, saved_s):
+    """Jobs of its kind are at 0.7 after their 300 iterations: the merged one is so after 200, or never."""
+    one, kind = merged(), KindOfJobs.of(WITHOUT_TARGET)
+    one.workload = WITHOUT_TARGET
+    kind.note_finished(300, 0.7)
+    for epoch, accuracy in enumerate(accuracies, 1):
+        note_evaluation(one, kind, task("j"), evaluated(epoch, accuracy))
+    one.job.samples_done = 300 * WITHOUT_TARGET.hyperparameters.batch_size
+    assert one.merge is not None
+    decision, past = merge_result("z", one, one.merge, kind, 1.0, "finished")
+    assert decision.saved_s == saved_s
+    assert decision.gain == pytest.approx(max(accuracies) / 0.7 - 1)
+    assert past.target == 0.7
+    assert past.epochs == (None if needed is None else needed / kind.iterations_per_epoch)

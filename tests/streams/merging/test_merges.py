@@ -37,7 +37,7 @@ def test_receiver_continues_where_donor_ends(script):
     (change,) = of(TaskChanged, outcomes)
     assert [(each.job_id, each.iterations, each.iterations_alone) for each in change.foretold] == [
         ("a", 1_000, 1_000),
-        ("b", 500, 1_000),
+        ("b", 1_000, 1_000),  # without a target it does all of them
     ]
     outcomes = script.send(script.finished("a", 1_000))
     assert changes(outcomes) == [("job_over", ("b",), 1)]
@@ -166,14 +166,39 @@ def test_permanently_failed_receiver_ends_at_once(script):
     assert assigned(script.end("a", iterations=120) + script.plan(share("a"))) == [("normal", [("a", 120)])]
 
 
+@pytest.mark.parametrize("steps", [0, 100])
 @pytest.mark.parametrize("mode", ["temporal", "spatial"])
-def test_merge_lost_before_first_step_never_was(script, mode):
+def test_lost_pair_resumes_in_its_mode(script, mode, steps):
     script.plan(share("a", "b", mode=mode))
+    if steps:
+        script.send(script.progressed("a", steps))
     outcomes = script.send(silent("n0"))
     assert changes(outcomes) == [("node_lost", ("a", "b"), 0)]
-    assert script.job("a")["merge"] is script.job("b")["merge"] is None
+    merges = [script.job(job_id)["merge"] for job_id in ("a", "b")]
     script.send(online("n0"))
-    assert changes(script.plan(share("a", "b", mode=mode))) == [("merged", ("a", "b"), 1)]
+    outcomes = script.plan(share("a", "b", mode=mode))
+    assert changes(outcomes) == [("resumed", ("a", "b"), 1)]
+    assert assigned(outcomes) == [(mode, [("a", steps), ("b", 0)])]
+    assert [script.job(job_id)["merge"] for job_id in ("a", "b")] == [
+        {**merge, "place": None} for merge in merges
+    ]
+    (donor, receiver) = (script.job(job_id)["merge"] for job_id in ("a", "b"))
+    assert (donor["partner"], receiver["partner"]) == ("b", "a")
+
+
+def test_plan_may_part_lost_temporal_pair(script):
+    script.plan(share("a", "b"))
+    script.send(script.progressed("a", 100), silent("n0"), online("n0"))
+    assert assigned(script.plan(share("b"))) == [("normal", [("b", 0)])]
+    assert script.job("a")["merge"] is script.job("b")["merge"] is None
+    assert assigned(script.plan(share("a"), share("b")))[0] == ("normal", [("a", 100)])
+
+
+def test_partner_of_lost_job_continues_alone(script):
+    script.plan(share("a", "b", mode="spatial"))
+    script.send(script.progressed("a", 100), script.progressed("b", 50), silent("n0"), online("n0"))
+    script.send(withdraw("b"))
+    assert assigned(script.plan(share("a"))) == [("normal", [("a", 100)])]
 
 
 def test_receiver_lost_before_first_step_restarts_unmerged(script):
@@ -183,13 +208,15 @@ def test_receiver_lost_before_first_step_restarts_unmerged(script):
     assert assigned(script.plan(share("b"))) == [("normal", [("b", 0)])]
 
 
-def test_jobs_of_lost_spatial_merge_continue_apart(script):
+def test_lost_spatial_merge_waits_as_one(script):
     script.plan(share("a", "b", mode="spatial"))
     script.send(script.progressed("a", 100), script.progressed("b", 100), silent("n0"), online("n0"))
     asked = script.ask()
-    assert [(unit.job_ids, unit.part) for unit in asked.problem.units] == [(("a",), "none"), (("b",), "none")]
+    assert [(unit.job_ids, unit.part, unit.gpus) for unit in asked.problem.units] == [(("a", "b"), "none", 0)]
     outcomes = script.answer(share("a"), share("b"), asked=asked)
-    assert assigned(outcomes) == [("normal", [("a", 100)]), ("normal", [("b", 100)])]
+    assert assigned(outcomes) == [], "neither has a checkpoint of its own"
+    outcomes = script.plan(share("a", "b", mode="spatial"))
+    assert assigned(outcomes) == [("spatial", [("a", 100), ("b", 100)])]
     (told,) = of(MergeJudged, script.send(script.finished("b", 300)))
     assert (told.job_id, told.iterations) == ("b", 300)
 
@@ -201,7 +228,7 @@ def test_trained_spatial_merge_counts_after_loss(script):
     script.end("a", iterations=40)
     script.end("b", iterations=0)
     assert script.job("a")["merge"] is not None
-    assert script.job("b")["merge"] is None
+    assert assigned(script.plan(share("a", "b", mode="spatial"))) == [("spatial", [("a", 40), ("b", 0)])]
 
 
 def started(script: Script, job_id: str, iterations: int) -> RunStarted:
@@ -315,8 +342,17 @@ def test_failed_merge_counts_for_no_job(script, mode):
     script.send(script.failed("a"))
     script.end("a", "b", iterations=0)
     assert (script.job("a")["failures"], script.job("b")["failures"]) == (0, 0)
-    units = script.ask().problem.units
-    assert [(unit.job_ids, unit.part) for unit in units] == [(("a",), "none"), (("b",), "none")]
+    script.ready("c")
+    asked = script.ask()
+    problem = asked.problem
+    assert [(unit.job_ids, unit.part) for unit in problem.units] == [((job_id,), "any") for job_id in "abc"]
+    offered = {(one.mode, one.donor, one.receiver) for one in problem.transfers}
+    a, b, c = range(3)
+    assert (mode, a, b) not in offered, "the pair is barred"
+    assert (mode, b, a) in offered or mode == "spatial"
+    assert {(mode, a, c), (mode, b, c)} <= offered, "its jobs are not"
+    outcomes = script.answer(share("a", "b", mode=mode), share("c"), asked=asked)
+    assert assigned(outcomes) == [("normal", [("c", 0)])]
 
 
 @pytest.mark.parametrize("mode", ["temporal", "spatial"])

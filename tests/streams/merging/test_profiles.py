@@ -8,9 +8,11 @@ from schemas.facts import Facts
 from schemas.merging.commands import ProfileOrdered, TaskReleased
 from schemas.merging.estimates import EstimateProblem
 from schemas.merging.outcomes import JobForetold, PlanDecided, TaskChanged
+from schemas.merging.reports import MeasuredStep
+from schemas.merging.workload import TuningHyperparameters
 from schemas.solves import SolveRequested
 from tests.support.merging import answer, submit, withdraw
-from tests.support.merging_script import FALLING, Script, of, online, share, silent
+from tests.support.merging_script import BATCH, FALLING, Script, of, online, share, silent
 
 
 @pytest.fixture
@@ -231,3 +233,31 @@ def test_many_kinds_of_user_delay_no_other_profile():
         profiled.append(job_id)
         script.send(script.profile(job_id))
     assert profiled == ["flood0", "b"]
+
+
+def step_of(step_s: float, gpus: int = 1, accumulation: int = 1) -> MeasuredStep:
+    return MeasuredStep(
+        gpus=gpus,
+        nodes=1,
+        micro_batch_size=BATCH // accumulation,
+        accumulation_steps=accumulation,
+        step_s=step_s,
+        exchange_s=0.0,
+    )
+
+
+def test_long_sequences_leave_forecast_of_short_ones(script):
+    long = TuningHyperparameters(batch_size=BATCH, sequence_length=4_096)
+    script.send(submit("long", data="a", hyperparameters=long), submit("short", data="b"))
+    script.send(script.profile("long", steps=(step_of(12.0),)))
+    (forecast,) = of(JobForetold, script.send(script.profile("short", steps=(step_of(0.1),))))[:1]
+    assert forecast.step_s == pytest.approx(0.1)
+
+
+def test_first_pipeline_shows_nothing_of_others(script):
+    script.send(submit("piped", data="a", pipeline=True))
+    outcomes = script.send(script.profile("piped", steps=(step_of(8.0, gpus=4, accumulation=4),)))
+    assert of(JobForetold, outcomes)[0].step_s == pytest.approx(8.0)
+    script.send(submit("one", data="b"))
+    outcomes = script.send(script.profile("one", steps=(step_of(0.1),)))
+    assert of(JobForetold, outcomes)[0].step_s == pytest.approx(0.1)

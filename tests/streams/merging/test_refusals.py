@@ -82,7 +82,10 @@ def test_refused_merge_leaves_nothing(mode) -> None:
     for job_id in ("a", "b"):
         job = script.job(job_id)
         assert (job["task"], job["members"], ending_runs(job), job["merge"]) == (None, {}, {}, None)
-        assert (job["failures"], job["never_merges"]) == (0, True), "it may be for the merge"
+        assert (job["failures"], job["never_merges"]) == (0, False), "it may be for the merge"
+    a, b = (unit.kind for unit in script.ask().problem.units)
+    assert script.asked is not None
+    assert (mode, a, b) not in {(one.mode, one.donor, one.receiver) for one in script.asked.problem.transfers}
 
 
 def test_thrice_refused_profile_runs_unmerged() -> None:

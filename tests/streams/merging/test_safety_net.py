@@ -202,11 +202,12 @@ def test_exhausted_job_without_gpus_gets_iterations_again(aiming):
     aiming.send(aiming.evaluated("a", 9.0, 0.8), aiming.evaluated("b", 9.0, 0.89))
     aiming.plan()
     runs = {job_id: next(iter(ending_runs(aiming.job(job_id)))) for job_id in ("a", "b")}
-    assert of(TaskAssigned, aiming.plan(share("a"), share("b"))) == [], "both runs have yet to end"
-    assert resumed(aiming.send(aiming.progressed("a", 990, complete=True, run=runs["a"]))) == {"a": 990}
+    both = share("a", "b", mode="spatial")
+    assert of(TaskAssigned, aiming.plan(both)) == [], "both runs have yet to end"
+    aiming.send(aiming.progressed("a", 990, complete=True, run=runs["a"]))
     outcomes = aiming.send(aiming.finished("b", 1_000, run=runs["b"]))
-    assert reasons(outcomes) == [("undone", "b"), ("undone", "b")]
-    assert resumed(aiming.plan(share("a"), share("b"))) == {"b": 0}
+    assert reasons(outcomes) == [("undone", "a,b"), ("undone", "b")]
+    assert resumed(aiming.plan(share("a"), share("b"))) == {"a": 990, "b": 0}
 
 
 @pytest.mark.parametrize(("alone", "anew"), [(0.9, True), (0.88, False)])

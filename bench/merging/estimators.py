@@ -1,0 +1,97 @@
+"""Gains forecast by both estimators: the published one (Ymir, section 4.1) and the learned one.
+
+Gains are forecast for pairs that an estimator has not seen, in three splits: without outcomes of the two
+tasks together; for receivers that were never seen as receivers; and for a backbone of which nothing was seen,
+from the outcomes of the others. The learning curves have neither embeddings nor losses. So the published line
+has no scores here, and forecasts the mean gain of the mode; and Eq. 2 has no iterations to compare.
+
+The form of the learned estimator was chosen on one half of the pairs (`estimates`). The first split has the
+other half alone, the others have all pairs.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from bench.figures import Measurement, Result, Table, Value
+from bench.merging.estimates import Backbone, KnownMerge, tuned_on, visible
+from schemas.merging.estimates import EstimatorName
+from solvers.merging.errors import GainErrors
+from solvers.merging.pairs import Candidate, GainOutcome, forecast_gains
+from solvers.merging.published import gain_line
+
+Forecast = Callable[[Sequence[GainOutcome], Sequence[Candidate]], Sequence[float]]
+Question = tuple[Sequence[KnownMerge], Sequence[KnownMerge]]
+"""Outcomes that are visible, and the merges to forecast from them."""
+
+
+def learned_gains(seen: Sequence[GainOutcome], asked: Sequence[Candidate]) -> Sequence[float]:
+    """Return the gains that the learned estimator forecasts."""
+    return [forecast.gain for forecast in forecast_gains(seen, asked)]
+
+
+def published_gains(seen: Sequence[GainOutcome], asked: Sequence[Candidate]) -> Sequence[float]:
+    """Return the gains of the published line, see `published.gain_line`."""
+    return [gain_line(seen, candidate.mode).at(candidate.score) for candidate in asked]
+
+
+FORECASTS: Mapping[EstimatorName, Forecast] = {"learned": learned_gains, "published": published_gains}
+
+
+def unseen_pairs(backbones: Sequence[Backbone]) -> Iterator[Question]:
+    """Yield the merges of each pair that is in the half kept aside, without outcomes of that pair."""
+    for backbone in backbones:
+        for tasks in sorted({merge.tasks for merge in backbone.merges}, key=sorted):
+            asked = [merge for merge in backbone.merges if merge.tasks == tasks and not tuned_on(merge)]
+            if asked:
+                yield visible(backbone.merges, asked[0]), asked
+
+
+def unseen_receivers(backbones: Sequence[Backbone]) -> Iterator[Question]:
+    """Yield the merges of each receiver, without outcomes that it had itself."""
+    for backbone in backbones:
+        for receiver in backbone.tasks:
+            asked = [merge for merge in backbone.merges if merge.candidate.receiver == receiver]
+            seen = [merge for merge in backbone.merges if merge.candidate.receiver != receiver]
+            if asked and seen:
+                yield seen, asked
+
+
+def unseen_backbones(backbones: Sequence[Backbone]) -> Iterator[Question]:
+    """Yield the merges of each backbone, with the outcomes of the others."""
+    for backbone in backbones:
+        seen = [merge for other in backbones if other is not backbone for merge in other.merges]
+        if seen and backbone.merges:
+            yield seen, backbone.merges
+
+
+SPLITS: Mapping[str, Callable[[Sequence[Backbone]], Iterator[Question]]] = {
+    "pair": unseen_pairs,
+    "receiver": unseen_receivers,
+    "backbone": unseen_backbones,
+}
+
+
+def compare_estimators(backbones: Sequence[Backbone]) -> Result:
+    """Return how often the sign of a gain is right, and the error of gains, for both estimators."""
+    measurements: list[Measurement] = []
+    rows: list[dict[str, Value]] = []
+    for name, forecast in FORECASTS.items():
+        for split, questions in SPLITS.items():
+            figures = _errors(forecast, questions(backbones)).figures()
+            rows.append({"estimator": name, "unseen": split, **figures._asdict()})
+            for kind, value in (("sign", figures.sign_pct), ("mape", figures.mape_pct)):
+                if value is not None:
+                    note = f"of gains; no outcome of the same {split} seen"
+                    measurements.append(
+                        Measurement(f"estimator_{name}_{split}_{kind}_pct", value, note, figures.pairs)
+                    )
+    return Result(tuple(measurements), (Table("estimators", rows),))
+
+
+def _errors(forecast: Forecast, questions: Iterator[Question]) -> GainErrors:
+    errors = GainErrors()
+    for seen, asked in questions:
+        outcomes = [GainOutcome(merge.candidate, merge.gain) for merge in seen]
+        answers = forecast(outcomes, [merge.candidate for merge in asked])
+        for answer, merge in zip(answers, asked, strict=True):
+            errors.add(answer, merge.gain)
+    return errors

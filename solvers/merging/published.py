@@ -1,0 +1,102 @@
+"""The estimator as it is printed (Ymir, sections 4.1 and 4.2): Eqs. 1 to 4 and a line of gains on scores.
+
+    G = (P_AB - P_B) / P_B                                              (Eq. 1)
+    K = the first k with L(k) - L(k + 1) <= 0.001                       (Eq. 2, erratum Y4)
+    L = 1 / (b3 k^2 + b2 k + b1) + b0, over its maximum                 (Eq. 3, `loss_curve`)
+    K of A || B = max(K_A M_A / D_A, K_B M_B / D_B) (D_A + D_B) / (M_A + M_B)   (Eq. 4, erratum Y3)
+
+G is forecast by a straight line on the score S(A, B), one for each mode, through the results of past merges.
+In a merge, L / (1 + G) replaces L: for a temporal one that gives the count, for a spatial one Eq. 4 joins
+those of both jobs. Plans do that themselves, so the estimates are the parts of their iterations that jobs
+need.
+
+Nothing is learned from iterations: a job alone is estimated once, by its profile run. The evidence that
+`merges: shown` needs is that of the learned estimator; `merges: expected` plans as printed, by Eqs. 12 and
+13 alone.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from solvers.merging.loss_curve import LossCurve
+from solvers.merging.pairs import GainOutcome, MergeMode
+
+THRESHOLD: Final = 0.001
+"""Threshold of Eq. 2: a decrement of the normalised loss that is worth no further iteration."""
+LEAST_GAIN: Final = -0.999
+MOST_GAIN: Final = 100.0
+_LEAST_DEVIATION: Final = 1e-6
+"""Least standard deviation of scores through which a line is drawn: a smaller one may be rounding error."""
+
+
+class GainLine(NamedTuple):
+    """Straight line of gains on scores."""
+
+    score: float
+    """Mean of the scores."""
+    gain: float
+    """Gain there."""
+    slope: float
+
+    def at(self, score: float | None) -> float:
+        """Return the gain at a score, or the mean without one, within the range of gains."""
+        off = 0.0 if score is None else score - self.score
+        return min(max(self.gain + self.slope * off, LEAST_GAIN), MOST_GAIN)
+
+
+def gain_line(outcomes: Sequence[GainOutcome], mode: MergeMode) -> GainLine:
+    """Fit the line of a mode by least squares.
+
+    Returns:
+        The line; a flat one through the mean if all scores are equal, and no gain without outcomes.
+    """
+    seen = [one for one in outcomes if one.merge.mode == mode]
+    scored = [(one.merge.score, one.gain) for one in seen if one.merge.score is not None]
+    if not scored:
+        gains = [one.gain for one in seen]
+        return GainLine(0.0, math.fsum(gains) / len(gains) if gains else 0.0, 0.0)
+    count = len(scored)
+    score = math.fsum(score for score, _ in scored) / count
+    gain = math.fsum(gain for _, gain in scored) / count
+    squares = math.fsum((one - score) ** 2 for one, _ in scored)
+    if squares <= count * _LEAST_DEVIATION**2:
+        return GainLine(score, gain, 0.0)
+    return GainLine(score, gain, math.fsum((one - score) * (g - gain) for one, g in scored) / squares)
+
+
+def fall(curve: LossCurve, iteration: int, gain: float = 0.0) -> float:
+    """Return L(k) - L(k + 1), divided by 1 + G, without cancellation."""
+    k = float(iteration)
+    here = (curve.quadratic * k + curve.linear) * k + curve.constant
+    step = curve.quadratic * (2.0 * k + 1.0) + curve.linear
+    return step / here / (here + step) / (1.0 + gain)
+
+
+def iterations_to_converge(curve: LossCurve, most_iterations: int, gain: float = 0.0) -> int:
+    """Return the smallest k with a decrement of at most `THRESHOLD`, or `most_iterations` if smaller (Eq. 2).
+
+    The decrements of Eq. 3 may rise at first and then shrink monotonically. So if the first is above the
+    threshold, those at or below it are exactly the ones from some k on, and bisection finds that k. If the
+    first is below the threshold, Eq. 2 gives k = 1, even for a curve that is only slow.
+
+    Args:
+        curve: curve of the job alone.
+        most_iterations: limit by its user, at least 1.
+        gain: G of the job in the merge, above -1; 0 for a job alone.
+
+    Raises:
+        ValueError: an argument is outside its range.
+    """
+    if most_iterations < 1 or not gain > -1:
+        raise ValueError(f"most_iterations {most_iterations} must be at least 1 and gain {gain} above -1")
+    if fall(curve, 1, gain) <= THRESHOLD:
+        return 1
+    above, found = 1, most_iterations
+    while found - above > 1:
+        middle = (above + found) // 2
+        if fall(curve, middle, gain) <= THRESHOLD:
+            found = middle
+        else:
+            above = middle
+    return found
