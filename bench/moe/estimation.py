@@ -1,7 +1,7 @@
 """Accuracy of forecasts of the experts' popularity (thesis, section 4.7.3.2), on a model trained on real
 text."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,6 +70,7 @@ def _measure(sizes: EstimationSizes, seed: int) -> Result:
         for scheme in ESTIMATING
         for length in sizes.path_lengths
     }
+    trained = ExpertSelections(model.last_selections, selections.served)
     ours = by_layer[ESTIMATING[0], PUBLISHED_PATH_LENGTH][PUBLISHED_PATH_LENGTH:]
     published = by_layer[ESTIMATING[1], PUBLISHED_PATH_LENGTH][PUBLISHED_PATH_LENGTH:]
     note = (
@@ -81,7 +82,7 @@ def _measure(sizes: EstimationSizes, seed: int) -> Result:
     )
     return Result(
         (Measurement("estimation_accuracy_pct", 100 * float(ours.mean()), note, sizes.served),),
-        (_table_4_5(by_layer),),
+        (_table_4_5(by_layer), _table_of_origins({"service": selections, "training": trained})),
     )
 
 
@@ -122,3 +123,20 @@ def _table_4_5(by_layer: dict[tuple[str, int], Floats]) -> Table:
         for (scheme, length), accuracies in by_layer.items()
     ]
     return Table("table_4_5", rows)
+
+
+def _table_of_origins(by_origin: Mapping[str, ExpertSelections]) -> Table:
+    """Return the accuracies with sample paths of a service's first batches, and of the last steps of the
+    training (erratum I4)."""
+    length = PUBLISHED_PATH_LENGTH
+    rows: list[dict[str, Value]] = [
+        {
+            "profiled_in": origin,
+            "scheme": scheme,
+            "accuracy_pct": 100 * float(accuracy(selections, scheme, length)[length:].mean()),
+            "tokens": sum(map(len, selections.profiled)),
+        }
+        for origin, selections in by_origin.items()
+        for scheme in ESTIMATING
+    ]
+    return Table("sample_paths", rows)

@@ -135,7 +135,7 @@ def gatings_by_share(router: nn.Module, tokens: Tensor) -> dict[float, Gating]:
     for share in SINGLE_SHARES[1:-1]:
         last_double = len(gaps) - round(share * len(gaps)) - 1
         below, above = gaps[last_double : last_double + 2]
-        gatings[share] = Gating("adaptive", (below + above) / 2)
+        gatings[share] = Gating("adaptive", (below + above) / 2, threshold_on="all")
     return gatings
 
 

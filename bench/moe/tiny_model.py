@@ -4,7 +4,7 @@ The text is that of the modules of Python's standard library, which every machin
 """
 
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from executors.moe.block import auxiliary_loss, take_passes
+from executors.moe.block import LayerPass, auxiliary_loss, take_passes
 from executors.moe.conversion.convert import LayerConversion, convert
 from executors.moe.gating import Gating
 from solvers.compiled import Ints
@@ -33,6 +33,8 @@ _LEFT_OUT = {"site-packages", "test", "tests", "idle_test", "__pycache__", "enco
 _HELD_BACK_EVERY = 8
 """Interval of the documents that are not trained on."""
 _LEAST_BYTES = 2_000
+_PROFILED_PART = 4
+"""Divisor of the steps of a training whose sample paths are kept, as in a job (erratum I4)."""
 
 
 class LibraryText:
@@ -93,6 +95,8 @@ class TinyModel:
         convert(self._module, conversion, Gating("top1"))
         self.balance_loss = float("nan")
         """Balance loss of a layer over the last batches; 1 is even."""
+        self.last_selections: list[Ints] = []
+        """(tokens, layers) experts of the tokens of each step of the last quarter of the training."""
         self._train(text.trained, steps, Generator().manual_seed(seed))
 
     def _train(self, text: Tensor, steps: int, draws: Generator) -> None:
@@ -104,7 +108,10 @@ class TinyModel:
                 group["lr"] = rate
             tokens = passages(text, _BATCH, TOKENS, draws)
             loss = self._module(input_ids=tokens, labels=tokens).loss
-            auxiliary = auxiliary_loss(take_passes(self._module))
+            passes = take_passes(self._module)
+            auxiliary = auxiliary_loss(passes)
+            if step >= steps - steps // _PROFILED_PART:
+                self.last_selections.append(_selections(passes))
             (loss + _BALANCE * auxiliary).backward()
             torch.nn.utils.clip_grad_norm_(self._module.parameters(), 1.0)
             optimizer.step()
@@ -124,6 +131,11 @@ class TinyModel:
         for begin in range(0, count, _BATCH):
             tokens = passages(text, min(_BATCH, count - begin), TOKENS, draws)
             losses.append(self._module(input_ids=tokens, labels=tokens).loss.item())
-            routed = [layer.routing.first_expert for layer in take_passes(self._module).values()]
-            chosen.append(torch.stack(routed, dim=1).numpy())
+            chosen.append(_selections(take_passes(self._module)))
         return np.concatenate(chosen), float(np.mean(losses))
+
+
+def _selections(passes: Mapping[str, LayerPass]) -> Ints:
+    """Return the expert of each token, or the first of two: (tokens, layers)."""
+    selections: Ints = torch.stack([layer.routing.first_expert for layer in passes.values()], dim=1).numpy()
+    return selections

@@ -38,7 +38,8 @@ class TrainingScheme:
             return "dense"
         if self.gating.mode != "adaptive":
             return self.gating.mode
-        return f"adaptive {self.gating.threshold:g}"
+        on_all = " all" if self.gating.threshold_on == "all" else ""
+        return f"adaptive {self.gating.threshold:g}{on_all}"
 
 
 @dataclass
@@ -53,6 +54,7 @@ class ModelRun:
         losses: losses of averaged weights, on equal samples each time.
         tokens: number of trained tokens, for `double_tokens`.
         double_tokens: number of them with two experts, by layer.
+        first_doubles: share of the tokens with two experts until the first measurement, over all layers.
         quality: accuracy in per cent, or perplexity, of held-out samples, each token with one expert (section
             5.4.2).
         quality_as_trained: the quality with the gating of training.
@@ -65,6 +67,7 @@ class ModelRun:
     losses: list[float] = field(default_factory=list)
     tokens: int = 0
     double_tokens: NDArray[np.int64] = field(init=False)
+    first_doubles: float = float("nan")
     quality: float = float("nan")
     quality_as_trained: float = float("nan")
 
@@ -136,6 +139,8 @@ class Training:
             self._step(numbers)
             time_s += time.thread_time() - started_s
             self._averaged.update_parameters(self._model)
+        if not self.run.steps:
+            self.run.first_doubles = float(np.mean(self.run.doubles))
         self.run.steps.append(taken + steps)
         self.run.times_s.append(time_s)
         self.run.losses.append(self._loss())

@@ -17,6 +17,7 @@ from executors.gang.messages import (
     RankProgress,
     Release,
     Report,
+    StepMeasures,
 )
 from executors.gang.node import Assignment, GangNode
 from executors.gang.rank_processes import RankProcess, RankProcesses
@@ -171,7 +172,8 @@ class LocalGang(Generic[C]):
     def _note(self, sender: RankProcess, message: RankProgress | Ended) -> None:
         if sender.joined:
             samples_done = max(message.samples_done, self._standing.samples_done)
-            self._standing = RunStanding(samples_done, message.loss, message.node_s)
+            measures = message.measures if isinstance(message, RankProgress) else StepMeasures()
+            self._standing = RunStanding(samples_done, message.loss, message.node_s, measures)
 
     def _note_ended(self, sender: RankProcess, message: Ended) -> None:
         if message.answers:

@@ -125,6 +125,15 @@ class Joined(Record):
     """Further fields of the node's log."""
 
 
+class StepMeasures(Record):
+    """Measurements of a job's steps since the last report; see the fields of `RunProgressed`."""
+
+    step_s: float | None = None
+    dispatch_s: float | None = None
+    ranks: int | None = None
+    micro_batch_size: int | None = None
+
+
 class RankProgress(Record):
     """Progress of the job."""
 
@@ -133,6 +142,7 @@ class RankProgress(Record):
     """Samples that are kept if the job ends now."""
     loss: float | None = None
     node_s: float
+    measures: StepMeasures = StepMeasures()
     leads: bool
     """Whether the rank's node reports it to the cell: one node does."""
 

@@ -1,10 +1,10 @@
 """Reports of a job's runs on a node, to the cell and in the node's log; its runs in the node's journal."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from executors.gang.messages import Ended, Failed, Verdict
+from executors.gang.messages import Ended, Failed, StepMeasures, Verdict
 from executors.gang.node import GangNode
 from schemas.base import Identifier, Record, RunId, Samples
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
@@ -55,6 +55,7 @@ class RunStanding:
     samples_done: int
     loss: float | None = None
     node_s: float = 0.0
+    measures: StepMeasures = field(default_factory=StepMeasures)
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ class RunReports:
                 loss=standing.loss,
                 node_s=standing.node_s,
                 complete=complete,
+                **standing.measures.model_dump(),
             )
         )
 

@@ -20,7 +20,15 @@ from pydantic import JsonValue
 from executors.gang.checkpoints import FinishedJob, JobCheckpoints, JobResult, Position, State
 from executors.gang.folder import checkpoint_root, result_path
 from executors.gang.group import ProcessGroup, disagreement_on
-from executors.gang.messages import Ended, Joined, Membership, RankOrder, RankProgress, Release
+from executors.gang.messages import (
+    Ended,
+    Joined,
+    Membership,
+    RankOrder,
+    RankProgress,
+    Release,
+    StepMeasures,
+)
 from executors.gang.rank import EndReason, GangRank, Work
 from executors.gang.reports import reportable
 from executors.lora.dataset import JsonlDataset
@@ -191,6 +199,10 @@ class GangTraining(Work[Order], Generic[Order, Share]):
     def details(self) -> dict[str, int]:
         """Return further fields of the node's log when the training starts."""
         return {}
+
+    def take_measures(self) -> StepMeasures:
+        """Remove and return the measurements of the steps since the last call, for a report of progress."""
+        return StepMeasures()
 
     def flush_reports(self) -> None:
         """Send the pending reports, before this rank ends."""
@@ -411,6 +423,7 @@ class GangTraining(Work[Order], Generic[Order, Share]):
                 samples_done=self._counted_samples,
                 loss=reportable(self._position.loss),
                 node_s=self._node_s,
+                measures=self.take_measures(),
                 leads=self.rank.leads,
             )
         )

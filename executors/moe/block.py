@@ -119,6 +119,15 @@ def moe_blocks(model: nn.Module) -> dict[str, MoeBlock]:
     return {name: module for name, module in model.named_modules() if isinstance(module, MoeBlock)}
 
 
+def router_bytes(model: nn.Module) -> bytes:
+    """Return the weights of all routers as float32, by which models are compared."""
+    return b"".join(
+        each.detach().float().cpu().numpy().tobytes()
+        for block in moe_blocks(model).values()
+        for each in block.router.parameters()
+    )
+
+
 def take_passes(model: nn.Module) -> dict[str, LayerPass]:
     """Remove and return the routing of the last batch in each layer of a model, by the layer's name.
 

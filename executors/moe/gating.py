@@ -1,12 +1,12 @@
 """Choice of the experts that process a token, and their weights (thesis, section 5.3.1)."""
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Literal, Self, get_args
 
 import torch
 from torch import Tensor
 
-from schemas.experts.workload import GatingMode
+from schemas.experts.workload import GatingMode, GatingRule, ThresholdOn
 
 ExpertWeights = Literal["normalized", "probability"]
 
@@ -21,6 +21,9 @@ class Gating:
             largest probabilities (erratum G1). T = 0 is top-1, even for a token whose largest probabilities
             are equal, as all are under a router of zeros; T = 1 is top-2. The default is the thesis's
             (section 5.4.3). The other modes ignore it.
+        threshold_on: probabilities that P1 and P2 are of: ``all``, the softmax over all experts; ``chosen``,
+            that softmax divided by P1 + P2, which depends on the difference of two logits alone. Section
+            5.4.3 normalises "the expert probability" and does not state over which experts (erratum G1).
         weights: factors of the outputs of a token's experts in their sum (Eq. 5.3).
 
             ``normalized``, as in Mixtral and in section 5.4.3: probabilities divided by the sum of those
@@ -31,12 +34,14 @@ class Gating:
             ``probability``, as in Switch: the probabilities themselves.
 
     Raises:
-        ValueError: the threshold is outside [0, 1], or the mode or the weights are unknown.
+        ValueError: the threshold is outside [0, 1], or the mode, the weights or the probabilities of the
+            threshold are unknown.
     """
 
     mode: GatingMode
     threshold: float = 0.1
     weights: ExpertWeights = "normalized"
+    threshold_on: ThresholdOn = "chosen"
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(GatingMode):
@@ -44,6 +49,10 @@ class Gating:
         if self.weights not in get_args(ExpertWeights):
             raise ValueError(
                 f"expert weights {self.weights!r} are not one of {', '.join(get_args(ExpertWeights))}"
+            )
+        if self.threshold_on not in get_args(ThresholdOn):
+            raise ValueError(
+                f"a threshold on {self.threshold_on!r} is not on one of {', '.join(get_args(ThresholdOn))}"
             )
         if not 0.0 <= self.threshold <= 1.0:  # NaN is outside too
             raise ValueError(f"gating threshold {self.threshold} is outside [0, 1]")
@@ -57,6 +66,10 @@ class Gating:
     def fewest_experts(self) -> int:
         """Fewest experts of a layer: as many as a token may get."""
         return 2 if self.largest_gap > 0.0 else 1
+
+    def by(self, rule: GatingRule) -> Self:
+        """Return the gating by a job's rule; what the rule does not state stays as it is here."""
+        return replace(self, **rule.model_dump(exclude_none=True))
 
 
 @dataclass(frozen=True)
@@ -109,8 +122,7 @@ def route(logits: Tensor, gating: Gating) -> Routing:
         others = probabilities.detach().scatter(1, chosen, -1.0)
         chosen = torch.cat([chosen, others.argmax(dim=-1, keepdim=True)], dim=1)
         chosen_probability = probabilities.gather(1, chosen)
-        gap = chosen_probability.detach()
-        is_double = ~(gap[:, 0] - gap[:, 1] > gating.largest_gap)
+        is_double = ~(_gap(chosen_probability.detach(), gating.threshold_on) > gating.largest_gap)
         kept = torch.stack([torch.ones_like(is_double), is_double], dim=1)
         pairs_place = kept.flatten().nonzero().squeeze(1)
     # Tokens are in order, so a stable sort by expert keeps each expert's tokens in order.
@@ -124,6 +136,13 @@ def route(logits: Tensor, gating: Gating) -> Routing:
         first_expert=first_expert,
         is_double=is_double,
     )
+
+
+def _gap(chosen_probability: Tensor, threshold_on: ThresholdOn) -> Tensor:
+    """Return P1 - P2 of each token, ``(tokens,)`` in [0, 1], from ``(tokens, 2)`` of the softmax over all."""
+    first, second = chosen_probability.unbind(1)
+    # P1 is at least one divided by the number of experts, so the sum is not 0.
+    return first - second if threshold_on == "all" else (first - second) / (first + second)
 
 
 def _weights(chosen_probability: Tensor, is_double: Tensor, gating: Gating) -> Tensor:

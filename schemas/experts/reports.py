@@ -1,6 +1,6 @@
 """Executors' counts of the tokens routed to each expert, on the topic `fleet`."""
 
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -51,7 +51,10 @@ class RoutingReport(RunReport):
 
 
 class ExpertsProfiled(RoutingReport):
-    """The profile stage of a service is over: its counts, and the accuracy of its forecast."""
+    """The profile stage of a service is over: its counts, and the accuracy of its forecast.
+
+    A service whose model has sample paths of its training begins with those, and has no stage of its own.
+    """
 
     TYPE: ClassVar = "millrace.experts.profiled.v1"
 
@@ -62,6 +65,12 @@ class ExpertsProfiled(RoutingReport):
     accuracy: Annotated[float, Field(ge=0, le=1)] | None
     """Fraction of held-back batches and layers with a correct estimate of the top-2 list (thesis, section
     4.7.3.2); None without such batches."""
+    # Omitted if it is the default, so that reports written before it was added keep their bytes.
+    profiled_in: Annotated[
+        Literal["service", "training"], Field(exclude_if=lambda where: where == "service")
+    ] = "service"
+    """Origin of the sample paths: the first batches of the service, or the last steps of the model's
+    training."""
 
 
 class ExpertsRouted(RoutingReport):

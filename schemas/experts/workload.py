@@ -24,6 +24,10 @@ Ranks = Annotated[int, Field(ge=1, le=MAX_RANKS)]
 Experts = Annotated[int, Field(ge=1, le=MAX_EXPERTS)]
 PerDevice = Annotated[int, Field(ge=1, le=MAX_PER_DEVICE)]
 GatingMode = Literal["top1", "top2", "adaptive"]
+ThresholdOn = Literal["chosen", "all"]
+"""Probabilities whose difference the threshold T of adaptive gating bounds (erratum G1). `chosen`: those of a
+token's two best experts, divided by their sum. `all`: those of the softmax over all experts."""
+Initialization = Literal["dense", "random"]
 SchemeName = Literal[
     "balanced", "lina", "without_estimation", "without_fine_tuning", "one_per_device", "eplb", "ideal"
 ]
@@ -36,6 +40,10 @@ class GatingRule(Record):
     """Mode of the rule. `adaptive`: two experts if the router hardly prefers the first, one otherwise."""
     threshold: Annotated[float, Field(ge=0, le=1)] | None = None
     """Threshold T: two experts if P(top-1) - P(top-2) <= T (erratum G1). For `adaptive` only."""
+    # Omitted if it is the default, so that jobs written before it was added keep their bytes.
+    threshold_on: Annotated[ThresholdOn | None, Field(exclude_if=lambda on: on is None)] = None
+    """Probabilities that T is compared on. None: those with which the model was trained; `chosen` if it was
+    not trained with adaptive gating. For `adaptive` only."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -43,11 +51,16 @@ class GatingRule(Record):
             raise ValueError("adaptive gating needs a threshold from 0 (top-1) to 1 (top-2)")
         if self.mode != "adaptive" and self.threshold is not None:
             raise ValueError(f"gating {self.mode} has no threshold: leave it out, or set mode to adaptive")
+        if self.mode != "adaptive" and self.threshold_on is not None:
+            raise ValueError(
+                f"gating {self.mode} has no threshold: leave threshold_on out, or set mode to adaptive"
+            )
         return self
 
 
 class Conversion(Record):
-    """Conversion of a dense model to one with experts: its feed-forward networks are copied."""
+    """Conversion of a dense model to one with experts: its feed-forward networks are copied, or replaced by
+    new ones."""
 
     experts: Annotated[int, Field(ge=2, le=MAX_EXPERTS)]
     """Number of experts of each converted layer."""
@@ -55,6 +68,10 @@ class Conversion(Record):
     """Interval between converted layers, in layers: every n-th one is converted."""
     noise: Annotated[float, Field(ge=0, le=1)] = 0.01
     """Standard deviation of the noise added to each copy, relative to that of its weights."""
+    # Omitted if it is the default, so that jobs written before it was added keep their bytes.
+    initialization: Annotated[Initialization, Field(exclude_if=lambda way: way == "dense")] = "dense"
+    """Weights that experts begin with. `dense`: those of the network that they replace, with noise. `random`:
+    new ones, drawn by the job's seed (thesis, section 5.4.3; erratum G4)."""
 
 
 class MoeHyperparameters(Record):
@@ -154,7 +171,8 @@ class MoeServeWorkload(Workload):
     path_length: Annotated[int, Field(ge=1, le=8)] = PUBLISHED_PATH_LENGTH
     """Number of layers of a sample path (l)."""
     profile_batches: Annotated[int, Field(ge=0, le=1_000_000)] = 32
-    """Number of batches that are profiled before experts are placed by popularity."""
+    """Number of batches that are profiled before experts are placed by popularity. A model with sample paths
+    of its training, of this length or longer, is not profiled."""
     batch_size: Annotated[int, Field(ge=1, le=65_536)] = 8
     """Requests of one batch, of all ranks together."""
     sequence_length: Annotated[int, Field(ge=2, le=1_048_576)] = 64

@@ -6,10 +6,12 @@ layer's experts is estimated from the paths of a batch, before its gating networ
 erratum I1).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from schemas.experts.workload import PUBLISHED_PATH_LENGTH
 from solvers.compiled import Bools, Ints, kernel
@@ -20,6 +22,8 @@ PUBLISHED_TOP = 1
 erratum I2), and the accuracy of section 4.7.3.2 is that of top-2k lists of two."""
 LEAST_TOKENS = 4
 """Least tokens of a path: with fewer, shorter paths with more tokens give better estimates."""
+MOST_TOKENS = 2**40
+"""Most tokens of a count, so that a count in parts of a token fits into 64 bits."""
 _TOKEN = 2**20
 """Parts of a token in which its probabilities are counted."""
 _MAX_KEY = 2**62
@@ -34,17 +38,20 @@ class _Counts:
     counts: Ints
     """(paths, experts) tokens."""
 
-    def add(self, keys: Ints, chosen: Ints, most_paths: int) -> None:
-        """Count tokens, and drop the paths with the fewest tokens."""
-        experts = self.counts.shape[1]
+    def add(self, keys: Ints, counts: Ints, most_paths: int) -> None:
+        """Add the counts of some paths, and drop the paths with the fewest tokens.
+
+        Args:
+            keys: (paths,) ascending.
+            counts: (paths, experts)
+        """
         merged = np.union1d(self.keys, keys)
-        counts = np.zeros((merged.size, experts), np.int64)
-        counts[np.searchsorted(merged, self.keys)] = self.counts
-        places = np.searchsorted(merged, keys) * experts + chosen
-        counts += np.bincount(places, minlength=counts.size).reshape(counts.shape)
+        sums = np.zeros((merged.size, counts.shape[1]), np.int64)
+        sums[np.searchsorted(merged, self.keys)] = self.counts
+        sums[np.searchsorted(merged, keys)] += counts
         # Ties by key: of paths with equally many tokens, the first stay.
-        kept = np.sort(np.argsort(-counts.sum(axis=1), kind="stable")[:most_paths])
-        self.keys, self.counts = merged[kept], counts[kept]
+        kept = np.sort(np.argsort(-sums.sum(axis=1), kind="stable")[:most_paths])
+        self.keys, self.counts = merged[kept], sums[kept]
 
 
 class PathProfile:
@@ -97,7 +104,22 @@ class PathProfile:
         for layer, tables in enumerate(self.tables):
             keys = path_keys(chosen[:, :layer], self.length, self.experts)
             for length, table in enumerate(tables):
-                table.add(keys % self.experts**length, chosen[:, layer], self.most_paths)
+                paths, places = np.unique(keys % self.experts**length, return_inverse=True)
+                counts = np.bincount(
+                    places * self.experts + chosen[:, layer], minlength=paths.size * self.experts
+                )
+                table.add(paths, counts.reshape(-1, self.experts), self.most_paths)
+
+    def merge(self, other: Self) -> None:
+        """Add the counts of another profile of the same model."""
+        for tables, theirs in zip(self.tables, other.tables, strict=True):
+            for table, their in zip(tables, theirs, strict=True):
+                table.add(their.keys, their.counts, self.most_paths)
+
+    @property
+    def tokens(self) -> int:
+        """Number of counted tokens."""
+        return int(self.tables[0][0].counts.sum())
 
     def checked(self, selections: Ints) -> Ints:
         """Return the selections.
@@ -116,39 +138,66 @@ class PathProfile:
         """Return the tokens of a layer's experts in the whole profile."""
         return ExpertDemand.of_counts(self.tables[layer][0].counts.sum(axis=0))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the profile as values of JSON, for `from_json`. Counts are pairs of expert and tokens."""
+    def shortened(self, length: int) -> Self:
+        """Return the profile of paths of fewer layers; the tables are shared.
+
+        Raises:
+            ValueError: its paths have fewer layers.
+        """
+        if length > self.length:
+            raise ValueError(f"its paths have {self.length} layers, fewer than {length}")
+        shorter = type(self)(self.experts, self.layers, length, self.most_paths)
+        shorter.tables = [tables[: length + 1] for tables in self.tables]
+        return shorter
+
+    def arrays(self) -> dict[str, Ints]:
+        """Return the tables for `of_arrays`, by name: `LAYER.LENGTH.paths`, (paths,), and
+        `LAYER.LENGTH.counts`, (paths, experts)."""
         return {
-            "experts": self.experts,
-            "layers": self.layers,
-            "length": self.length,
-            "most_paths": self.most_paths,
-            "tables": [
-                [
-                    {
-                        "paths": table.keys.tolist(),
-                        "counts": [
-                            [[expert, count] for expert, count in enumerate(row) if count]
-                            for row in table.counts.tolist()
-                        ],
-                    }
-                    for table in tables
-                ]
-                for tables in self.tables
-            ],
+            f"{layer}.{length}.{part}": array
+            for layer, tables in enumerate(self.tables)
+            for length, table in enumerate(tables)
+            for part, array in (("paths", table.keys), ("counts", table.counts))
         }
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Self:
-        profile = cls(values["experts"], values["layers"], values["length"], values["most_paths"])
-        for tables, layer in zip(profile.tables, values["tables"], strict=True):
-            for table, stored in zip(tables, layer, strict=True):
-                table.keys = np.array(stored["paths"], np.int64)
-                table.counts = np.zeros((table.keys.size, profile.experts), np.int64)
-                for row, pairs in zip(table.counts, stored["counts"], strict=True):
-                    for expert, count in pairs:
-                        row[expert] = count
+    def of_arrays(
+        cls, arrays: Mapping[str, NDArray[Any]], experts: int, layers: int, length: int, most_paths: int
+    ) -> Self:
+        """Return the profile with the tables of `arrays`.
+
+        Raises:
+            ValueError: they are not the tables of such a profile.
+        """
+        profile = cls(experts, layers, length, most_paths)
+        if arrays.keys() != profile.arrays().keys():
+            raise ValueError(f"has other tables than those of {layers} layers with paths of {length} at most")
+        for layer, tables in enumerate(profile.tables):
+            for size, table in enumerate(tables):
+                name = f"{layer}.{size}"
+                table.keys, table.counts = arrays[f"{name}.paths"], arrays[f"{name}.counts"]
+                fault = _fault(table, experts, size, most_paths)
+                if fault is not None:
+                    raise ValueError(f"table {name} {fault}")
         return profile
+
+
+def _fault(table: _Counts, experts: int, length: int, most_paths: int) -> str | None:
+    """Return why a table cannot be that of paths of a length; None if it can."""
+    keys, counts = table.keys, table.counts
+    if keys.dtype != np.int64 or counts.dtype != np.int64:
+        return f"has numbers of type {keys.dtype} and {counts.dtype}, not int64"
+    if keys.ndim != 1 or counts.shape != (keys.size, experts):
+        return f"has shapes {keys.shape} and {counts.shape}, not (paths,) and (paths, {experts})"
+    if keys.size > most_paths:
+        return f"has {keys.size} paths, more than {most_paths}"
+    if keys.size == 0:
+        return None
+    if keys[0] < 0 or keys[-1] >= experts**length or (np.diff(keys) <= 0).any():
+        return "has paths that do not exist, or not in ascending order"
+    if counts.min() < 0 or counts.max() > MOST_TOKENS or not counts.any(axis=1).all():
+        return f"has counts outside 0 to {MOST_TOKENS}, or a path without tokens"
+    return None
 
 
 @dataclass(frozen=True, eq=False)

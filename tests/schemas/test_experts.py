@@ -92,6 +92,22 @@ def test_only_adaptive_gating_has_threshold() -> None:
         read(MoeTrainWorkload, TRAIN, gating={"mode": "top2", "threshold": 0.5})
 
 
+def test_only_adaptive_gating_states_its_probabilities() -> None:
+    gating = {"mode": "adaptive", "threshold": 0.1, "threshold_on": "all"}
+    assert read(MoeTrainWorkload, TRAIN, gating=gating).gating.threshold_on == "all"
+    with pytest.raises(ValidationError, match="gating top2 has no threshold: leave threshold_on out"):
+        read(MoeTrainWorkload, TRAIN, gating={"mode": "top2", "threshold_on": "all"})
+    with pytest.raises(ValidationError, match=r"gating\.threshold_on"):
+        read(MoeTrainWorkload, TRAIN, gating={**gating, "threshold_on": "some"})
+
+
+def test_unstated_fields_leave_earlier_bytes() -> None:
+    written = read(MoeTrainWorkload, TRAIN).model_dump(mode="json")
+    assert written["gating"] == TRAIN["gating"]
+    assert written["conversion"] == {"experts": 4, "every": 1, "noise": 0.01}
+    assert "profiled_in" not in read(ExpertsProfiled, PROFILED).model_dump(mode="json")
+
+
 def test_default_gating_is_top_2_then_top_1() -> None:
     without = {name: value for name, value in TRAIN.items() if name != "gating"}
     assert read(MoeTrainWorkload, without).gating.mode == "top2"

@@ -28,16 +28,17 @@ from transformers import (
 from bench.network import Rank
 from executors.gang.group import ProcessGroup
 from executors.lora.batch import LabelledSequence, TextSequence, TokenSequence
-from executors.moe.block import auxiliary_loss, moe_blocks, take_passes
+from executors.moe.block import LayerPass, auxiliary_loss, moe_blocks, take_passes
 from executors.moe.conversion.convert import LayerConversion, convert
 from executors.moe.conversion.drop_in import adopt
 from executors.moe.conversion.storage import MoeDescription
-from executors.moe.gating import Gating
+from executors.moe.gating import Gating, route
 from executors.moe.parallel.micro_ops import CollectiveKind, MicroOpRecord
 from executors.moe.parallel.offloading import OffloadedExperts
 from executors.moe.parallel.packing import Packing, PackingController, begin_packing
 from executors.moe.training.model import MoeModel, adapt, objective_of
 from executors.moe.training.ordering import PlannedSteps
+from executors.moe.training.profiling import TrainedPaths
 from executors.moe.training.samples import order_of
 from executors.moe.training.spread import Connections, SpreadModel
 from executors.moe.training.trainer import ExpertTrainer
@@ -242,6 +243,36 @@ def trainer_of(
     )
     connections.close()
     group.close()
+
+
+PATH_LAYERS, PATH_EXPERTS, PATH_TOKENS = 4, 3, 12
+"""Sizes of the steps of `collect_paths`; their global batch has six samples."""
+
+
+def passes_of_step(step: int, rank: int = 0, world: int = 1) -> list[LayerPass]:
+    """A rank's part of the tokens of a step, routed at random."""
+    generator = torch.Generator().manual_seed(step)
+    logits = torch.randn(PATH_LAYERS, PATH_TOKENS, PATH_EXPERTS, generator=generator)
+    own = logits[:, rank * PATH_TOKENS // world : (rank + 1) * PATH_TOKENS // world]
+    sequence = torch.zeros(own.shape[1], dtype=torch.int64)
+    return [LayerPass(route(layer, Gating("top2")), sequence, 1) for layer in own]
+
+
+def collect_paths(rank: Rank) -> dict[str, list[int]]:
+    """Paths of steps with these balance losses, collected at the end, and once before if so told."""
+    told = rank.arguments
+    job = workload({"work_samples": 6 * len(told["balance"])})
+    group = ProcessGroup.form(meet(rank), torch.device("cpu"), 20.0)
+    paths = TrainedPaths(job, PATH_LAYERS, PATH_EXPERTS)
+    for step, balance in enumerate(told["balance"]):
+        if step == told.get("saved_at"):
+            tensors = paths.collect(group)
+            paths = TrainedPaths(job, PATH_LAYERS, PATH_EXPERTS)
+            paths.load(tensors or {})
+        paths.add(6 * step, passes_of_step(step, rank.rank, rank.world), balance)
+    tensors = paths.collect(group)
+    group.close()
+    return {name: tensor.tolist() for name, tensor in (tensors or {}).items()}
 
 
 def train(rank: Rank) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from transformers.pytorch_utils import Conv1D
 from executors.moe.block import MoeBlock, Router, watch_padding
 from executors.moe.experts import Experts
 from executors.moe.gating import Gating
+from schemas.experts.workload import Initialization
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class LayerConversion(BaseModel):
 
     experts: PositiveInt = 16
     layers: Literal["all", "alternate"] | PositiveInt = "all"
-    initialization: Literal["dense", "random"] = "dense"
+    initialization: Initialization = "dense"
     noise: NonNegativeFloat = 0.01
     router_deviation: NonNegativeFloat = 2.0
     seed: int = Field(default=0, ge=0, lt=2**63)

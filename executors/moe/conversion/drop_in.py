@@ -16,6 +16,7 @@ from transformers.models.switch_transformers.modeling_switch_transformers import
 from executors.moe.block import MoeBlock, Router, watch_padding
 from executors.moe.experts import Experts
 from executors.moe.gating import ExpertWeights, Gating
+from schemas.experts.workload import GatingMode
 
 NamedTensors = dict[str, Tensor]
 
@@ -28,6 +29,7 @@ class SparseFamily:
         stack: module of the layers, which is called with the attention mask.
         layer: the mixture-of-experts layer.
         weights: factors of the outputs of a token's experts.
+        experts_of_token: returns the number of experts of each token in a model of its configuration.
         adopt: converts one of their layers into one of ours, with the same parameters.
         publish: converts the parameters of one of our layers, by name, into theirs.
     """
@@ -35,6 +37,7 @@ class SparseFamily:
     stack: type[nn.Module]
     layer: type[nn.Module]
     weights: ExpertWeights
+    experts_of_token: Callable[[PretrainedConfig], int]
     adopt: Callable[[nn.Module, PreTrainedModel, Gating], MoeBlock]
     publish: Callable[[NamedTensors], NamedTensors]
 
@@ -99,12 +102,18 @@ def _publish_switch(ours: NamedTensors) -> NamedTensors:
 SPARSE_FAMILIES: Mapping[str, SparseFamily] = MappingProxyType(
     {
         "mixtral": SparseFamily(
-            MixtralModel, MixtralSparseMoeBlock, "normalized", _adopt_mixtral, _publish_mixtral
+            MixtralModel,
+            MixtralSparseMoeBlock,
+            "normalized",
+            lambda config: int(config.num_experts_per_tok),
+            _adopt_mixtral,
+            _publish_mixtral,
         ),
         "switch_transformers": SparseFamily(
             SwitchTransformersStack,
             SwitchTransformersSparseMLP,
             "probability",
+            lambda _: 1,
             _adopt_switch,
             _publish_switch,
         ),
@@ -126,6 +135,20 @@ def family_of(config: PretrainedConfig) -> SparseFamily:
             f"a model of type {kind!r} has no experts, as {known} models have: convert it (conversion)"
         )
     return SPARSE_FAMILIES[kind]
+
+
+def own_gating(config: PretrainedConfig) -> Gating:
+    """Return the gating with which transformers computes a mixture-of-experts model.
+
+    Raises:
+        ValueError: the model is of another kind, or a token gets more than two experts.
+    """
+    family = family_of(config)
+    count = family.experts_of_token(config)
+    modes: Mapping[int, GatingMode] = {1: "top1", 2: "top2"}
+    if count not in modes:
+        raise ValueError(f"num_experts_per_tok is {count}: a token may have one expert or two")
+    return Gating(modes[count], weights=family.weights)
 
 
 def adopt(model: PreTrainedModel, gating: Gating) -> None:

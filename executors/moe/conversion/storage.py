@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from pydantic import ValidationError
+from pydantic_core import from_json
 from safetensors.torch import save_model
 from transformers import (
     AutoModelForCausalLM,
@@ -21,7 +23,7 @@ from executors.lora.model_files import WEIGHTS, fault_in_files, weight_files
 from executors.lora.model_kind import BaseModelError, blamed_on_config, is_classifier, read_any_config
 from executors.lora.pretrained import load_pretrained, load_weights, refuse_missing
 from executors.moe.conversion.convert import LayerConversion, convert_structure
-from executors.moe.conversion.drop_in import adopt, family_of, published_state
+from executors.moe.conversion.drop_in import SPARSE_FAMILIES, adopt, family_of, own_gating, published_state
 from executors.moe.gating import Gating
 from schemas.base import Record
 
@@ -59,30 +61,46 @@ def save(model: PreTrainedModel, description: MoeDescription, directory: Path) -
 
 
 def load(directory: Path) -> tuple[PreTrainedModel, MoeDescription]:
-    """Read the files of `save`, on the CPU, for inference until ``train()`` is called.
+    """Read the files of `save`, or a mixture-of-experts model as transformers saves it, on the CPU, for
+    inference until ``train()`` is called.
+
+    Without ``moe.json`` the gating is the model's own.
 
     Raises:
-        BaseModelError: a file is missing or does not fit.
+        BaseModelError: a file is missing or does not fit, or the model has no experts.
     """
-    if not (directory / DESCRIPTION).is_file():
-        raise BaseModelError(
-            f"{directory}: no model with gated experts, since it has no {DESCRIPTION}: a dense model is "
-            "given experts by a job of kind moe-train (conversion)"
-        )
-    fault = fault_in_files(directory)
+    fault = fault_in_files(directory) if directory.is_dir() else None
     if fault is not None:
         raise BaseModelError(f"{directory}: {fault}")
-    description = _read_description(directory)
     config = read_any_config(directory)
+    if not (directory / DESCRIPTION).is_file():
+        return _load_stock(directory, config)
+    description = _read_description(directory)
     if description.conversion is None:
-        with _blamed_on_description(directory):
+        with _blamed_on(directory, DESCRIPTION, _AS_LEFT):
             family_of(config)
         model = load_whole(directory, config, "auto")
-        with _blamed_on_description(directory):
+        with _blamed_on(directory, DESCRIPTION, _AS_LEFT):
             adopt(model, description.gating)
     else:
         model = _load_converted(directory, config, description.conversion, description.gating)
     return model.eval(), description
+
+
+def _load_stock(directory: Path, config: PretrainedConfig) -> tuple[PreTrainedModel, MoeDescription]:
+    if config.model_type not in SPARSE_FAMILIES:
+        known = ", ".join(sorted(SPARSE_FAMILIES))
+        raise BaseModelError(
+            f"{directory}: no model with gated experts, since it has no {DESCRIPTION}, and its type "
+            f"{config.model_type!r} is none of those with experts of their own ({known}): a dense model is "
+            "given experts by a job of kind moe-train (conversion)"
+        )
+    with _blamed_on(directory, "config.json", "use another model"):
+        gating = own_gating(config)
+    model = load_whole(directory, config, "auto")
+    with _blamed_on(directory, "config.json", "use another model"):
+        adopt(model, gating)
+    return model.eval(), MoeDescription(gating=gating)
 
 
 def load_whole(
@@ -110,7 +128,7 @@ def _load_converted(
         model: PreTrainedModel = _loader_of(config).from_config(
             config, dtype=config.dtype, trust_remote_code=False
         )
-    with _blamed_on_description(directory):
+    with _blamed_on(directory, DESCRIPTION, _AS_LEFT):
         convert_structure(model, conversion, gating)
     load_weights(directory, model)
     return model
@@ -118,20 +136,26 @@ def _load_converted(
 
 def _read_description(directory: Path) -> MoeDescription:
     try:
-        return MoeDescription.model_validate_json((directory / DESCRIPTION).read_bytes())
+        content = (directory / DESCRIPTION).read_bytes()
+        description = MoeDescription.model_validate_json(content)
     except OSError as error:
         raise BaseModelError(f"{directory}: {DESCRIPTION}: cannot be read: {error.strerror}") from error
     except ValidationError as error:
         raise BaseModelError(f"{directory}: {DESCRIPTION}: {described(error)}: {_AS_LEFT}") from error
+    gating = description.gating
+    if gating.mode == "adaptive" and "threshold_on" not in from_json(content)["gating"]:
+        # Files without the field are of models that were trained with T on the softmax over all experts.
+        return MoeDescription(gating=replace(gating, threshold_on="all"), conversion=description.conversion)
+    return description
 
 
 @contextmanager
-def _blamed_on_description(directory: Path) -> Iterator[None]:
-    """Name moe.json in errors of layers that do not fit its description."""
+def _blamed_on(directory: Path, file: str, remedy: str) -> Iterator[None]:
+    """Name a file in errors of layers that do not fit it."""
     try:
         yield
     except ValueError as error:
-        raise BaseModelError(f"{directory}: {DESCRIPTION}: {error}: {_AS_LEFT}") from error
+        raise BaseModelError(f"{directory}: {file}: {error}: {remedy}") from error
 
 
 def _loader_of(config: PretrainedConfig) -> Any:

@@ -139,6 +139,7 @@ class ParallelExperts(nn.Module):
         self._average = average
         self._computing_s: list[float] = []
         self._exchanging_s: list[float] = []
+        self._exchanged_s = 0.0
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
         """Apply to each row the network of its expert, on any rank.
@@ -172,6 +173,17 @@ class ParallelExperts(nn.Module):
         self._computing_s, self._exchanging_s = [], []
         return times
 
+    def take_exchange_s(self) -> float:
+        """Return the time of all all-to-alls since the last call (s), one after another; on a CUDA device,
+        only that of their submission."""
+        taken, self._exchanged_s = self._exchanged_s, 0.0
+        return taken
+
+    def _arrived(self, parcel: _Parcel) -> Tensor:
+        rows = parcel.wait()
+        self._exchanged_s += parcel.pending.duration_s
+        return rows
+
     def _trained(self) -> list[nn.Parameter]:
         return [parameter for parameter in self.experts.parameters() if parameter.requires_grad]
 
@@ -185,7 +197,7 @@ class ParallelExperts(nn.Module):
         self._expect(len(arriving))
         returning = []
         for route, parcel in zip(passed.routes, arriving, strict=True):
-            inputs = _sorted(parcel.wait(), route).requires_grad_(is_trained)
+            inputs = _sorted(self._arrived(parcel), route).requires_grad_(is_trained)
             began_s = time.monotonic()
             with torch.set_grad_enabled(is_trained):
                 outputs = self.experts(inputs, route.counts)
@@ -212,7 +224,7 @@ class ParallelExperts(nn.Module):
             of_inputs, *of_parameters = torch.autograd.grad(
                 passed.outputs[index],
                 [passed.inputs[index], *trained],
-                _sorted(parcel.wait(), route),
+                _sorted(self._arrived(parcel), route),
                 allow_unused=True,
             )
             returning.append(self._send_back(_unsorted(of_inputs, route), route, label))
@@ -229,7 +241,7 @@ class ParallelExperts(nn.Module):
         sent = counts.to(torch.int64).view(packing.group_size, packing.per_device).contiguous()
         chunks = 1 if self._is_alone else self.chunks
         each = [1] * packing.group_size
-        received = self._exchange(sent, each, each, f"{self.name} counts").wait()
+        received = self._arrived(self._exchange(sent, each, each, f"{self.name} counts"))
         return routes(sent.cpu(), received.cpu(), chunks, counts.device)
 
     def _send(self, rows: Tensor, route: ChunkRoute, label: str) -> _Parcel:
@@ -259,8 +271,8 @@ class ParallelExperts(nn.Module):
         collected = torch.empty_like(like)
         for route, parcel in zip(made, returning, strict=True):
             if route.rows is None:
-                return parcel.wait()
-            collected.index_copy_(0, route.rows, parcel.wait())
+                return self._arrived(parcel)
+            collected.index_copy_(0, route.rows, self._arrived(parcel))
         return collected
 
     def _deliver(

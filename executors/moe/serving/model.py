@@ -1,7 +1,6 @@
 """The model of a service: its experts spread over all ranks, the rest on each of them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -9,11 +8,13 @@ from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase
 
 from executors.lora.base_model import load_tokenizer
-from executors.moe.block import LayerPass, MoeBlock, moe_blocks
+from executors.moe.block import LayerPass, MoeBlock, moe_blocks, router_bytes
+from executors.moe.conversion.sample_paths import read_paths
 from executors.moe.conversion.storage import load
 from executors.moe.serving.service import ExpertService
 from executors.moe.serving.slots import ExpertSlots
 from schemas.experts.workload import GatingRule
+from solvers.experts.paths import PathProfile
 
 
 class _ServedExperts(nn.Module):
@@ -83,20 +84,25 @@ class ServingModel:
             ValueError: a layer has fewer experts than a token may get.
         """
         for block in self._blocks:
-            gating = replace(block.gating, mode=rule.mode)
-            if rule.threshold is not None:
-                gating = replace(gating, threshold=rule.threshold)
+            gating = block.gating.by(rule)
             if self.experts < gating.fewest_experts:
                 raise ValueError(f"gating {rule.mode} needs two experts, the layers have {self.experts}")
             block.gating = gating
 
     def router_bytes(self) -> bytes:
         """Return the weights of all routers, by which ranks compare their models."""
-        return b"".join(
-            each.detach().float().numpy().tobytes()
-            for block in self._blocks
-            for each in block.router.parameters()
-        )
+        return router_bytes(self.module)
+
+    def trained_paths(self, directory: Path, length: int) -> PathProfile | None:
+        """Return the sample paths of the model's training; None if its directory has none.
+
+        Args:
+            length: number of layers of a path.
+
+        Raises:
+            ValueError: they cannot be used.
+        """
+        return read_paths(directory, self.router_bytes(), self.experts, len(self._blocks), length)
 
     def take_experts(self, slots: int, device: torch.device) -> list[ExpertSlots]:
         """Remove the experts from all layers and return them, and move the rest of the model to the device.

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
@@ -33,9 +34,10 @@ from executors.moe.serving.statistics import Latencies, NewestAnswers, RoutingCo
 from executors.node.files import write_folder
 from schemas.base import Record
 from schemas.experts.commands import LayerPlacement
-from schemas.experts.reports import ExpertsProfiled, ExpertsRouted
+from schemas.experts.reports import ExpertsProfiled, ExpertsRouted, LayerRouting
 from schemas.experts.workload import MoeServeWorkload
 from solvers.compiled import Ints
+from solvers.experts.paths import PathProfile
 from solvers.experts.schemes import SCHEMES
 
 SUMMARY, ANSWERS = "serving.json", "answers.jsonl"
@@ -98,7 +100,6 @@ class ExpertServing(Work[MoeOrder]):
         """Duration of the batch before on this rank (s); None once it is sent."""
         self._waited_s: list[float] = []
         """Waiting times of its requests since their arrival (s)."""
-        self._is_profile_due = workload.profile_batches > 0
         self._batch = range(0)
         """The requests of the batch before."""
         self._latencies = Latencies()
@@ -115,6 +116,9 @@ class ExpertServing(Work[MoeOrder]):
             model.gate_by(workload.gating)
         check_length(model.module, workload.model, "requests may have", workload.sequence_length)
         self._router_bytes = model.router_bytes()
+        self._trained = self._trained_paths(directory)
+        # A resumed service with a placement has nothing to learn from its model's training.
+        self._is_profile_due = workload.profile_batches > 0 if self._trained is None else not order.placement
         self._layers = model.take_experts(workload.most_experts_per_device, self.rank.device)
         self._kernels = ServiceKernels(
             workload.scheme, workload.most_experts_per_device, order.membership.world, model.experts
@@ -127,6 +131,7 @@ class ExpertServing(Work[MoeOrder]):
             "the model": self._router_bytes,
             "the workload": workload.model_dump_json().encode(),
             "the placement": _PLACEMENTS.dump_json(order.placement),
+            "the sample paths of the model": _bytes_of(self._trained),
         }
         self._exchange = RankExchange.connect(group, self.rank.device, order.peer_timeout_s)
         group.compare("the beginning of the service", same)
@@ -136,12 +141,25 @@ class ExpertServing(Work[MoeOrder]):
             workload.path_length,
             workload.profile_batches,
         )
-        self._service = ExpertService(self._exchange, self._layers, terms)
+        self._service = ExpertService(self._exchange, self._layers, terms, self._trained)
         try:
             self._model.serve_by(self._service)
             return self._run()
         finally:
             self._service.close()
+
+    def _trained_paths(self, directory: Path) -> PathProfile | None:
+        """Return the sample paths of the model's training; None without usable ones: then the service
+        profiles its first batches."""
+        try:
+            return self._model.trained_paths(directory, self._workload.path_length)
+        except ValueError as error:
+            batches = self._workload.profile_batches
+            _log.warning(
+                "sample paths refused job=%s error=%s: %d batches are profiled instead",
+                *(self.rank.order.job_id, error, batches),
+            )
+            return None
 
     def _run(self) -> Ended:
         order, workload = self.rank.order, self._workload
@@ -163,6 +181,7 @@ class ExpertServing(Work[MoeOrder]):
             )
         )
         self._reported_s = self._progressed_s = time.monotonic()
+        self._report_news()
         while True:
             self._kernels.change_over()
             step = self._agree()
@@ -266,10 +285,11 @@ class ExpertServing(Work[MoeOrder]):
             self.rank.report(
                 ExpertsProfiled,
                 self._done,
-                layers=self._routed.drain(),
+                layers=self._routed.drain() if self._trained is None else _counts_of(self._trained),
                 path_length=self._workload.path_length,
                 paths=profiled.paths,
                 accuracy=profiled.accuracy,
+                profiled_in="service" if self._trained is None else "training",
             )
             self._reported_s = now_s
         if now_s - self._reported_s >= self.rank.order.report_interval_s:
@@ -323,3 +343,14 @@ class ExpertServing(Work[MoeOrder]):
             node_s=self._node_s,
             answers=self.rank.leads and reason == "finished",
         )
+
+
+def _counts_of(profile: PathProfile) -> tuple[LayerRouting, ...]:
+    return tuple(
+        LayerRouting(tokens=tuple(profile.popularity(layer).loads.tolist()))
+        for layer in range(profile.layers)
+    )
+
+
+def _bytes_of(profile: PathProfile | None) -> bytes:
+    return b"" if profile is None else b"".join(each.tobytes() for each in profile.arrays().values())

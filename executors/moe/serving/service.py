@@ -69,11 +69,18 @@ class ExpertService:
         profiled: result of the profile stage; None while it lasts.
     """
 
-    def __init__(self, exchange: RankExchange, layers: Sequence[ExpertSlots], terms: ServiceTerms) -> None:
+    def __init__(
+        self,
+        exchange: RankExchange,
+        layers: Sequence[ExpertSlots],
+        terms: ServiceTerms,
+        trained: PathProfile | None = None,
+    ) -> None:
         """Place one expert on each device, or nearly so.
 
         Args:
             layers: in the order of a batch's pass, all with the same number of experts.
+            trained: sample paths of the model's training, instead of a profile stage (erratum I4).
 
         Raises:
             ValueError: the experts of a layer do not fit on the devices, or the paths are too long.
@@ -88,8 +95,9 @@ class ExpertService:
         self._cluster = DeviceGroup(exchange.world, terms.most_experts_per_device)
         self._history = History(len(layers), self._experts)
         self._forecast = without_forecast(self._experts)
-        profile = PathProfile(self._experts, len(layers), terms.path_length)
-        self._stage = ProfileStage(terms.profile_batches, profile, terms.scheme.top)
+        profile = trained or PathProfile(self._experts, len(layers), terms.path_length)
+        batches = 0 if trained else terms.profile_batches
+        self._stage = ProfileStage(batches, profile, terms.scheme.top)
         first = StandingPlacement.first(self._experts, self._cluster)
         self._standing = [first] * len(layers)
         self._loaded = [first.placement] * len(layers)

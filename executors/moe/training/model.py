@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -29,14 +29,16 @@ from executors.lora.model_kind import (
 )
 from executors.lora.randomness import derive_seed
 from executors.lora.records import TEXT_RECORDS, RecordForm
-from executors.moe.block import moe_blocks, set_gating
+from executors.moe.block import moe_blocks, router_bytes, set_gating
 from executors.moe.conversion import convert as conversions
-from executors.moe.conversion.drop_in import adopt
+from executors.moe.conversion.drop_in import SPARSE_FAMILIES, adopt
+from executors.moe.conversion.sample_paths import SAMPLE_PATHS, file_of_paths
 from executors.moe.conversion.storage import DESCRIPTION, MoeDescription, load, load_whole, save
 from executors.moe.gating import Gating
 from executors.moe.training.objective import Label, NextToken, TrainingObjective, Translation
-from schemas.experts.workload import Conversion, GatingRule, MoeTrainWorkload
+from schemas.experts.workload import Conversion, MoeTrainWorkload
 from schemas.lora import LoraHyperparameters
+from solvers.experts.paths import PathProfile
 
 ModelFiles = dict[str, bytes]
 
@@ -67,15 +69,22 @@ class MoeModel:
             return None
         return TrainableModel(self.module, self.tokenizer).files()
 
-    def files(self) -> ModelFiles:
-        """Return the model's files for a service, by name; an adapter is added to its weights."""
+    def files(self, paths: PathProfile | None = None) -> ModelFiles:
+        """Return the model's files for a service, by name; an adapter is added to its weights.
+
+        Args:
+            paths: sample paths of its training, if there are any.
+        """
         whole = self.module
         if isinstance(whole, PeftModel):
             whole = cast(PreTrainedModel, whole.merge_and_unload())
         with tempfile.TemporaryDirectory() as scratch:
             save(whole, self.description, Path(scratch))
             self.tokenizer.save_pretrained(scratch)
-            return files_in(Path(scratch))
+            files = files_in(Path(scratch))
+        if paths is not None:
+            files = {**files, SAMPLE_PATHS: file_of_paths(paths, router_bytes(whole))}
+        return files
 
 
 def records_of(directory: Path, name: str) -> RecordForm:
@@ -124,17 +133,18 @@ def _with_experts(
     directory: Path, workload: MoeTrainWorkload
 ) -> tuple[PreTrainedModel, conversions.LayerConversion | None]:
     """Return a model with gated layers as in the workload, and its conversion."""
-    gating = _gating(workload.gating, Gating(workload.gating.mode))
-    if (directory / DESCRIPTION).is_file():
-        if workload.conversion is not None:
-            raise ValueError("it has experts already, so there is nothing to convert: leave conversion out")
+    gating = Gating(workload.gating.mode).by(workload.gating)
+    is_described, config = (directory / DESCRIPTION).is_file(), read_any_config(directory)
+    if workload.conversion is not None and (is_described or config.model_type in SPARSE_FAMILIES):
+        raise ValueError("it has experts already, so there is nothing to convert: leave conversion out")
+    if is_described:
         module, description = load(directory)
         experts = {len(block.router.get_parameter("weight")) for block in moe_blocks(module).values()}
         if min(experts) < gating.fewest_experts:
             raise ValueError(f"gating {gating.mode} needs two experts, a layer has {min(experts)}")
-        set_gating(module, _gating(workload.gating, next(iter(moe_blocks(module).values())).gating))
+        set_gating(module, next(iter(moe_blocks(module).values())).gating.by(workload.gating))
         return module, description.conversion
-    module = load_whole(directory, read_any_config(directory), torch.float32)
+    module = load_whole(directory, config, torch.float32)
     if workload.conversion is None:
         adopt(module, gating)
         return module, None
@@ -150,17 +160,11 @@ def _with_experts(
     return module, converted
 
 
-def _gating(rule: GatingRule, present: Gating) -> Gating:
-    """Return the gating of a rule; the weights of the experts' outputs stay the model's."""
-    if rule.threshold is None:
-        return replace(present, mode=rule.mode)
-    return replace(present, mode=rule.mode, threshold=rule.threshold)
-
-
 def _conversion(conversion: Conversion, seed: int) -> conversions.LayerConversion:
     return conversions.LayerConversion(
         experts=conversion.experts,
         layers=conversion.every,
+        initialization=conversion.initialization,
         noise=conversion.noise,
         seed=derive_seed(seed, "experts"),
     )

@@ -1,16 +1,19 @@
 """A rank of a job that trains a mixture-of-experts model, spread over the ranks of its generation."""
 
 import logging
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 from hashlib import blake2b
 from multiprocessing.connection import Connection
 
 import torch
 import torch._dynamo  # DistributedDataParallel imports it, which takes seconds: once, before processes fork.
-from torch import nn
+from torch import Tensor, nn
 
 from executors.gang.checkpoints import MODEL_TENSORS, JobResult, Position, State
 from executors.gang.group import ProcessGroup
+from executors.gang.messages import StepMeasures
 from executors.gang.models import ModelError, check_length, model_directory
 from executors.gang.rank import GangRank, run_rank_process
 from executors.gang.training import GangTraining
@@ -18,20 +21,30 @@ from executors.lora.batch import TokenSequence
 from executors.lora.checkpoint import FIRST_MOMENT, OPTIMIZER_TENSORS, SECOND_MOMENT
 from executors.lora.dataset import DatasetRoot
 from executors.lora.records import with_columns
-from executors.moe.block import moe_blocks
+from executors.moe.block import moe_blocks, set_gating
+from executors.moe.gating import Gating
 from executors.moe.parallel.packing import PackingController, begin_packing
 from executors.moe.runner import MoeOrder
 from executors.moe.training.model import MoeModel, load_model, records_of
+from executors.moe.training.profiling import TrainedPaths
 from executors.moe.training.routing import RoutingReporter
 from executors.moe.training.samples import order_of
 from executors.moe.training.spread import Connections, SpreadModel
 from executors.moe.training.trainer import ORDER, ExpertTrainer, SampleShare
-from schemas.experts.workload import MoeTrainWorkload
+from schemas.experts.workload import MoeTrainWorkload, ThresholdOn
+from schemas.fleet import LEAST_STEP_S
 
 ORDER_TENSORS = "order.safetensors"
+ROUTING_TENSORS = "routing.safetensors"
+"""File of a checkpoint with the sample paths, and with `_IS_ON_ALL`."""
 ADAPTER_FOLDER = "adapter"
 """Folder in the result, which is a whole model."""
+_IS_ON_ALL = "is_threshold_on_all"
+"""Tensor (1,) uint8: 1 if the threshold of the gating is on the softmax over all experts. Checkpoints without
+it are of models that were trained so."""
 _EXPERTS_OF_A_TOKEN = 2
+_UNMEASURED_STEPS = 2
+"""Steps of a generation before those that are measured: DistributedDataParallel rebuilds its buckets."""
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +66,7 @@ class ExpertTraining(GangTraining[MoeOrder, SampleShare]):
         # A checkpoint is whole: any number of ranks can continue from it.
         identity = workload.model_dump(mode="json", exclude={"ranks", "experts_per_device"})
         super().__init__(rank, identity=identity)
+        self._measured_steps, self._measured_s = 0, 0.0
 
     def prepare(self) -> None:
         order, workload = self.rank.order, self._workload
@@ -105,9 +119,17 @@ class ExpertTraining(GangTraining[MoeOrder, SampleShare]):
 
     def step(self, group: ProcessGroup, own: SampleShare, loss_tokens: int) -> None:  # noqa: ARG002 -- connected
         trainer = self._trainer
+        began_s = time.monotonic()
         self._reporter.add(trainer.step(own, loss_tokens), self.saved_samples)
         self._steps += 1
+        if self._steps <= _UNMEASURED_STEPS:
+            trainer.take_exchange_s()
+        else:
+            self._measured_steps += 1
+            self._measured_s += time.monotonic() - began_s
         packing = trainer.adjust(self._controller, self._steps)
+        if packing is not None:
+            self._measured_steps, self._measured_s = 0, 0.0  # of experts as they were packed before
         if packing is not None and self.rank.leads:
             _log.info(
                 "experts packed job=%s step=%d experts_per_device=%d resident_experts=%d",
@@ -117,27 +139,54 @@ class ExpertTraining(GangTraining[MoeOrder, SampleShare]):
     def flush_reports(self) -> None:
         self._reporter.flush(self.saved_samples)
 
+    def take_measures(self) -> StepMeasures:
+        steps, self._measured_steps = self._measured_steps, 0
+        step_s, self._measured_s = self._measured_s / max(steps, 1), 0.0
+        if not steps:
+            return StepMeasures()
+        world, batch = self.rank.membership.world, self._workload.hyperparameters.global_batch_size
+        exchange_s = self._trainer.take_exchange_s() / steps
+        return StepMeasures(
+            step_s=max(step_s, LEAST_STEP_S),
+            dispatch_s=None if self.rank.device.type == "cuda" else exchange_s,
+            ranks=world,
+            micro_batch_size=-(-batch // world),
+        )
+
     def collect(self, group: ProcessGroup | None) -> State | None:
-        whole = None if group is None else self._trainer.collect()
-        if whole is None:
+        if group is None:
+            return None
+        whole, paths = self._trainer.collect(), self._paths.collect(group)
+        if whole is None or paths is None:
             return None
         state: State = {MODEL_TENSORS: {}, OPTIMIZER_TENSORS: {}, ORDER_TENSORS: {}}
-        return {
+        files = {
             file: {name: tensor for name, tensor in whole.items() if _file_of(name) == file} for file in state
         }
+        is_on_all = torch.tensor([self._gating.threshold_on == "all"], dtype=torch.uint8)
+        return {**files, ROUTING_TENSORS: {**paths, _IS_ON_ALL: is_on_all}}
 
-    def restore(self, group: ProcessGroup, state: State | None) -> None:  # noqa: ARG002 -- connected
-        whole = {name: tensor for tensors in (state or {}).values() for name, tensor in tensors.items()}
+    def restore(self, group: ProcessGroup, state: State | None) -> None:
+        files = dict(state or {})
+        routing = dict(files.pop(ROUTING_TENSORS, {}))
+        whole = {name: tensor for tensors in files.values() for name, tensor in tensors.items()}
+        is_on_all = routing.pop(_IS_ON_ALL, torch.ones(1, dtype=torch.uint8))
         if state is not None:
             self._trainer.check(whole)
+            self._paths.load(routing)
+        group.spread("the gating of the model", [is_on_all], 0)
+        self._gate(is_on_all)
         self._trainer.restore(whole)
 
     def result(self, state: State) -> JobResult:
         # This rank's own model has only the experts that it hosts.
         model = load_model(self._directory, self._workload)
+        described = model.description.model_copy(update={"gating": self._gating})
+        model = replace(model, description=described)
         model.fill(state[MODEL_TENSORS])
         adapter = model.adapter_files()
-        folders = {"": model.files()}
+        tensors = {name: tensor for name, tensor in state[ROUTING_TENSORS].items() if name != _IS_ON_ALL}
+        folders = {"": model.files(self._paths.profile_of(tensors))}
         if adapter is None:
             return JobResult(folders)
         return JobResult({**folders, ADAPTER_FOLDER: adapter}, ADAPTER_FOLDER)
@@ -163,7 +212,19 @@ class ExpertTraining(GangTraining[MoeOrder, SampleShare]):
             return dataset.tokenized(sample, model.tokenizer, hyperparameters.sequence_length)
 
         order = order_of(workload, len(dataset), len(spread.layers))
-        return ExpertTrainer(hyperparameters, model, order, tokens_of, spread, self._connections, group)
+        self._paths = TrainedPaths(workload, len(spread.layers), experts)
+        return ExpertTrainer(
+            hyperparameters, model, order, tokens_of, spread, self._connections, group, self._paths
+        )
+
+    @property
+    def _gating(self) -> Gating:
+        return next(iter(moe_blocks(self._model.module).values())).gating
+
+    def _gate(self, is_on_all: Tensor) -> None:
+        """Set the probabilities of the threshold to those that a checkpoint was trained with."""
+        threshold_on: ThresholdOn = "all" if is_on_all else "chosen"
+        set_gating(self._model.module, replace(self._gating, threshold_on=threshold_on))
 
 
 def _check_model(workload: MoeTrainWorkload, model: MoeModel) -> None:

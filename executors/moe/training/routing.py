@@ -27,6 +27,7 @@ class BatchRouting:
         pairs: `(layers, experts)`, tokens of each expert; one with two experts counts for both.
         first_of_singles: `(layers, experts)`, tokens with this expert only.
         first_of_all: `(layers, experts)`, tokens with this expert as the first.
+        probabilities: `(layers, experts)`, sum of the tokens' probabilities of the softmax over all experts.
         ratios: `(layers, batch)`, ratio of each sample's tokens with two experts (Eq. 5.5).
         lengths: `(batch,)`, tokens of each sample.
     """
@@ -35,14 +36,15 @@ class BatchRouting:
     pairs: NDArray[np.float64]
     first_of_singles: NDArray[np.float64]
     first_of_all: NDArray[np.float64]
+    probabilities: NDArray[np.float64]
     ratios: NDArray[np.float64]
     lengths: NDArray[np.float64]
 
     @classmethod
     def nothing(cls, layers: int, experts: int, batch: int) -> "BatchRouting":
         """Return the counts of a rank without samples."""
-        pairs, singles, firsts = (np.zeros((layers, experts)) for _ in range(3))
-        return cls(0.0, pairs, singles, firsts, np.zeros((layers, batch)), np.zeros(batch))
+        pairs, singles, firsts, probabilities = (np.zeros((layers, experts)) for _ in range(4))
+        return cls(0.0, pairs, singles, firsts, probabilities, np.zeros((layers, batch)), np.zeros(batch))
 
     @classmethod
     def of_share(
@@ -61,6 +63,9 @@ class BatchRouting:
             routing.pairs[layer] = each.routing.counts.cpu().numpy()
             routing.first_of_all[layer] = _counted(first, experts)
             routing.first_of_singles[layer] = _counted(first[is_single], experts)
+            routing.probabilities[layer] = (
+                each.routing.probabilities.detach().double().sum(dim=0).cpu().numpy()
+            )
             routing.ratios[layer, own] = each.double_ratio_of_sequences.cpu().numpy()
         routing.lengths[own] = passes[0].tokens_of_sequences.cpu().numpy()
         return replace(routing, loss=loss)
@@ -98,17 +103,31 @@ class BatchRouting:
         parts = []
         for layer, each in enumerate(passes):
             probabilities = each.routing.probabilities
-            tokens = self.first_of_all[layer].sum()
-            singles = self.first_of_singles[layer]
-            counted = singles if singles.any() else self.first_of_all[layer]
-            fractions = torch.from_numpy(counted / max(counted.sum(), 1.0)).to(probabilities)
-            means = probabilities.sum(dim=0) / max(tokens, 1.0)
+            fractions = torch.from_numpy(self._fractions(layer)).to(probabilities)
+            means = probabilities.sum(dim=0) / max(self.first_of_all[layer].sum(), 1.0)
             parts.append(len(fractions) * (fractions * means).sum())
         return torch.stack(parts).sum()
 
     @property
+    def mean_balance_loss(self) -> float:
+        """Return the mean of the layers' balance losses (Eq. 5.4) of the batch; 1 is an even load."""
+        losses = [
+            len(sums) * float(self._fractions(layer) @ sums) / max(float(self.first_of_all[layer].sum()), 1.0)
+            for layer, sums in enumerate(self.probabilities)
+        ]
+        return sum(losses) / len(losses)
+
+    def _fractions(self, layer: int) -> NDArray[np.float64]:
+        """Return the fractions f of Eq. 5.4, `(experts,)`; see `balance_loss` of executors.moe.gating."""
+        singles = self.first_of_singles[layer]
+        counted = singles if singles.any() else self.first_of_all[layer]
+        fractions: NDArray[np.float64] = counted / max(counted.sum(), 1.0)
+        return fractions
+
+    @property
     def _parts(self) -> tuple[NDArray[np.float64], ...]:
-        return (self.pairs, self.first_of_singles, self.first_of_all, self.ratios, self.lengths)
+        counts = (self.pairs, self.first_of_singles, self.first_of_all, self.probabilities)
+        return (*counts, self.ratios, self.lengths)
 
 
 class RoutedBatches:

@@ -228,6 +228,10 @@ class SpreadModel:
             fmean(each.all_to_all_s for each in times), fmean(each.feed_forward_s for each in times)
         )
 
+    def take_exchange_s(self) -> float:
+        """Return the time of this rank's all-to-alls since the last call, of all layers (s)."""
+        return sum(layer.take_exchange_s() for layer in self._parallel)
+
     def pack(self, packing: Packing, moments: dict[nn.Parameter, tuple[Tensor, Tensor]]) -> None:
         """Host experts by another packing, on all ranks at the same time, and choose again which of them stay
         on the device.

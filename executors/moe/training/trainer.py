@@ -25,6 +25,7 @@ from executors.moe.parallel.packing import Packing, PackingController
 from executors.moe.parallel.scheduler import failures_named
 from executors.moe.training.hosting import ExpertTensor
 from executors.moe.training.model import MoeModel
+from executors.moe.training.profiling import TrainedPaths
 from executors.moe.training.routing import BatchRouting
 from executors.moe.training.samples import SampleOrder
 from executors.moe.training.spread import Connections, SpreadModel
@@ -90,11 +91,13 @@ class ExpertTrainer:
         spread: SpreadModel,
         connections: Connections,
         group: ProcessGroup,
+        paths: TrainedPaths | None = None,
     ) -> None:
         """Start at the first sample.
 
         Args:
             model: whole model; `spread` is this rank's part of it.
+            paths: collects the sample paths, if any are needed.
         """
         self._hyperparameters = hyperparameters
         self._module, self._objective = model.module, model.objective
@@ -103,6 +106,7 @@ class ExpertTrainer:
         self._spread = spread
         self._connections = connections
         self._group = group
+        self._paths = paths
         self.samples_done = self.steps = 0
         self.loss: float | None = None
         self._moments: dict[nn.Parameter, tuple[Tensor, Tensor]] = {
@@ -127,6 +131,11 @@ class ExpertTrainer:
     @property
     def is_finished(self) -> bool:
         return not self._order.batch(self.samples_done)
+
+    def take_exchange_s(self) -> float:
+        """Return the time of this rank's all-to-alls since the last call (s), of all layers and both passes;
+        on a CUDA device, only that of their submission."""
+        return self._spread.take_exchange_s()
 
     def share(self) -> SampleShare:
         """Return this rank's part of the next step.
@@ -269,6 +278,9 @@ class ExpertTrainer:
         part = loss * 0.0
         if own.places:
             part = loss / loss_tokens + self._hyperparameters.balance_weight * routing.balance_loss(passes)
+        if self._paths is not None:
+            own_passes = passes if own.places else ()
+            self._paths.add(self.samples_done, own_passes, routing.mean_balance_loss)
         del passes
         for parameter in self._moments:
             parameter.grad = None

@@ -17,7 +17,7 @@ from schemas.experts.workload import ExpertsTerms, GatingRule, MoeServeWorkload,
 _MOST_LAYERS = 8
 _MOST_EXPERTS = 4
 _REASONS = {
-    "initial": "its experts are placed by what its profile stage has counted",
+    "initial": "its experts are placed by what its profile has counted",
     "popularity_shifted": "its placement follows the tokens, which go to other experts than before",
     "devices_changed": "its experts are placed anew, as its ranks begin anew",
 }
@@ -84,16 +84,18 @@ class ExpertsView(PolicyView):
 def _gating(gating: GatingRule) -> str:
     if gating.threshold is None:
         return f"gating {gating.mode}"
-    return f"gating {gating.mode}, threshold {gating.threshold:g}"
+    on = "" if gating.threshold_on is None else f" on the probabilities of {gating.threshold_on} experts"
+    return f"gating {gating.mode}, threshold {gating.threshold:g}{on}"
 
 
 def _training(job: MoeTrainWorkload) -> Iterator[str]:
     trains = "all weights" if job.adapter is None else f"an adapter of rank {job.adapter.rank}"
     yield f"{job.work_samples} samples of {job.dataset.path}, to train {trains} of {job.model}"
     converted = job.conversion
-    model = (
-        "" if converted is None else f"{converted.experts} experts are made of each feed-forward network; "
-    )
+    model = ""
+    if converted is not None:
+        origin = "replace" if converted.initialization == "random" else "are made of"
+        model = f"{converted.experts} experts {origin} each feed-forward network; "
     batch = f"global batch {job.hyperparameters.global_batch_size}"
     yield f"{model}{_gating(job.gating)}; {counted(job.ranks, 'rank')}, {batch}"
 
@@ -163,7 +165,8 @@ def _mean_loads(layers: Sequence[LayerPlaced]) -> tuple[float, float]:
 def _profiled(report: ExpertsProfiled) -> Iterator[str]:
     accuracy = "" if report.accuracy is None else f"; {report.accuracy:.0%} of estimates were right"
     layers = counted(report.path_length, "layer")
-    yield f"{report.node} has profiled it: {counted(report.paths, 'sample path')} of {layers}{accuracy}"
+    profiled = "profiled it" if report.profiled_in == "service" else "read the profile of its training"
+    yield f"{report.node} has {profiled}: {counted(report.paths, 'sample path')} of {layers}{accuracy}"
     yield _tokens(report)
 
 

@@ -10,6 +10,7 @@ import torch
 from bench.goals import goals
 from bench.moe.gating_training import (
     ADAPTIVE,
+    ADAPTIVE_ON_ALL,
     DENSE,
     TOP_1,
     TOP_2,
@@ -104,10 +105,11 @@ def test_seed_determines_a_training():
 
 def test_schemes_have_their_number_of_experts():
     task = sentiment(SIZE, 60, 8, NOWHERE, 1)
-    runs = train_to_one_loss(task, (TOP_2, TOP_1, ADAPTIVE, DENSE), 1, TINY)
+    runs = train_to_one_loss(task, (TOP_2, TOP_1, ADAPTIVE, ADAPTIVE_ON_ALL, DENSE), 1, TINY)
     assert runs[TOP_2].doubles == [1.0, 1.0]
     assert runs[TOP_1].doubles == runs[DENSE].doubles == [0.0, 0.0]
     assert all(0 < doubles < 1 for doubles in runs[ADAPTIVE].doubles)
+    assert 0 < runs[ADAPTIVE].first_doubles < runs[ADAPTIVE_ON_ALL].first_doubles < 1
     assert runs[TOP_2].steps == [2, 4, 6, 8]
 
 
@@ -123,5 +125,11 @@ def test_table_has_every_scheme_of_both_tasks():
     assert figure.name in goals("moe")
     assert figure.runs == 4
     (table,) = result.tables
-    assert [row["scheme"] for row in table.rows] == 2 * ["dense", "top2", "top1", "adaptive 0.1"]
+    assert [row["scheme"] for row in table.rows] == 2 * [
+        "dense",
+        "top2",
+        "top1",
+        "adaptive 0.1",
+        "adaptive 0.1 all",
+    ]
     assert all(row["time"] == 1.0 for row in table.rows if row["scheme"] == "top2")

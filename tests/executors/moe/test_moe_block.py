@@ -1,6 +1,7 @@
 """The layer against one that computes every expert for every token, and what it computes and reports."""
 
 from collections.abc import Callable
+from typing import get_args
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from executors.moe.block import MoeBlock, Router, auxiliary_loss, moe_blocks, set_gating, take_passes
 from executors.moe.experts import Experts
 from executors.moe.gating import ExpertWeights, Gating
+from schemas.experts.workload import ThresholdOn
 
 HIDDEN, INTERMEDIATE = 6, 10
 
@@ -43,7 +45,8 @@ def dense_reference(block: MoeBlock, states: Tensor) -> Tensor:
     tokens = states.reshape(-1, HIDDEN)
     probabilities = (tokens @ block.router.weight.t()).softmax(1)
     top, chosen = probabilities.topk(2, dim=1)
-    double = (top[:, 0] - top[:, 1] <= gating.threshold).double()
+    compared = top / top.sum(1, keepdim=True) if gating.threshold_on == "chosen" else top
+    double = (compared[:, 0] - compared[:, 1] <= gating.threshold).double()
     if gating.weights == "probability":
         weights = torch.stack([top[:, 0], top[:, 1] * double], 1)
     else:
@@ -79,12 +82,13 @@ def outputs_and_gradients(
     return [outputs.detach(), *gradients]
 
 
+@pytest.mark.parametrize("threshold_on", get_args(ThresholdOn))
 @pytest.mark.parametrize("weights", ["normalized", "probability"])
 @pytest.mark.parametrize(("gated", "bias"), [(False, True), (False, False), (True, False), (True, True)])
 def test_block_matches_computing_every_expert(
-    make_block: MakeBlock, weights: ExpertWeights, gated: bool, bias: bool
+    make_block: MakeBlock, threshold_on: ThresholdOn, weights: ExpertWeights, gated: bool, bias: bool
 ) -> None:
-    block = make_block(Gating("adaptive", 0.2, weights), gated=gated, bias=bias)
+    block = make_block(Gating("adaptive", 0.3, weights, threshold_on), gated=gated, bias=bias)
     states = hidden_states(3, 7)
 
     ours = outputs_and_gradients(block, block, states)

@@ -245,6 +245,45 @@ def test_a_model_comes_back_from_files(make: MakeModel, dtype: torch.dtype, tmp_
 
 
 @SPARSE
+def test_stock_model_is_taken_without_description(make: MakeModel, tmp_path: Path) -> None:
+    own = make().eval()
+    own.save_pretrained(tmp_path)
+    model, description = load(tmp_path)
+
+    assert description.gating.mode == ("top2" if make is mixtral else "top1")
+    assert len(moe_blocks(model)) == 2
+    torch.testing.assert_close(logits(model), logits(own))
+
+
+def test_stock_model_of_three_choices_is_refused(tmp_path: Path) -> None:
+    mixtral().save_pretrained(tmp_path)
+    configure(tmp_path, num_experts_per_tok=3)
+    with pytest.raises(
+        BaseModelError, match=rf"^{tmp_path}: config\.json: num_experts_per_tok is 3: a token may have one"
+    ):
+        load(tmp_path)
+
+
+def test_directory_of_dense_model_is_refused(tmp_path: Path) -> None:
+    llama().save_pretrained(tmp_path)
+    error = r"since it has no moe\.json, and its type 'llama' is none of .*\(mixtral, switch_transformers\)"
+    with pytest.raises(BaseModelError, match=f"^{tmp_path}: no model with gated experts, {error}"):
+        load(tmp_path)
+
+
+def test_earlier_description_keeps_its_threshold(tmp_path: Path) -> None:
+    # Files without `threshold_on` are of models that were trained with T on all probabilities.
+    saved(gpt2, tmp_path)
+    described = json.loads((tmp_path / "moe.json").read_text())
+    for mode, expected in (("adaptive", "all"), ("top2", Gating("top2").threshold_on)):
+        earlier = {"mode": mode, "threshold": 0.1, "weights": "normalized"}
+        (tmp_path / "moe.json").write_text(json.dumps({**described, "gating": earlier}))
+        model, description = load(tmp_path)
+        assert description.gating.threshold_on == expected
+        assert {block.gating for block in moe_blocks(model).values()} == {description.gating}
+
+
+@SPARSE
 def test_hugging_face_loads_saved_model(make: MakeModel, tmp_path: Path) -> None:
     model = make().eval()
     adopt(model, Gating("top2" if make is mixtral else "top1"))

@@ -1,6 +1,7 @@
 """Which experts a token gets, with which weight, and what an uneven load costs."""
 
 import math
+from typing import get_args
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from executors.moe.gating import Gating, Routing, balance_loss, route
+from schemas.experts.workload import GatingRule, ThresholdOn
 
 
 def pairs(routing: Routing) -> list[tuple[int, int]]:
@@ -34,6 +36,7 @@ def logits(draw: st.DrawFn, fewest_experts: int = 2) -> Tensor:
     return torch.tensor(draw(st.lists(row, min_size=tokens, max_size=tokens)))
 
 
+ON = st.sampled_from(get_args(ThresholdOn))
 THREE_TOKENS = logits_of([0.5, 0.3, 0.2], [0.1, 0.2, 0.7], [0.2, 0.5, 0.3])
 
 
@@ -43,6 +46,52 @@ def test_token_within_threshold_gets_two_experts() -> None:
     assert pairs(routing) == [(0, 0), (0, 1), (2, 1), (1, 2), (2, 2)]
     assert routing.is_double.tolist() == [True, False, True]
     assert routing.first_expert.tolist() == [0, 2, 1]
+
+
+def test_threshold_is_on_chosen_probabilities_or_all() -> None:
+    # Erratum G1. The differences are 0.2, 0.5 and 0.2 of all, and 2/8, 5/9 and 2/8 of the two chosen.
+    doubles = {
+        (on, threshold): route(
+            THREE_TOKENS, Gating("adaptive", threshold, threshold_on=on)
+        ).is_double.tolist()
+        for on in ("chosen", "all")
+        for threshold in (0.22, 0.26, 0.52)
+    }
+    assert doubles == {
+        ("chosen", 0.22): [False, False, False],
+        ("chosen", 0.26): [True, False, True],
+        ("chosen", 0.52): [True, False, True],
+        ("all", 0.22): [True, False, True],
+        ("all", 0.26): [True, False, True],
+        ("all", 0.52): [True, True, True],
+    }
+
+
+@pytest.mark.parametrize(("on", "low", "high"), [("all", 0.94, 0.98), ("chosen", 0.52, 0.56)])
+def test_flat_routers_double_most_tokens_on_all(on: str, low: float, high: float) -> None:
+    # 16 experts, logits of deviation 0.5, T = 0.1: 96 and 54 %.
+    logits = 0.5 * torch.randn(20_000, 16, generator=torch.Generator().manual_seed(5))
+    gating = Gating("adaptive", 0.1, threshold_on=on)  # type: ignore[arg-type]
+    assert low < float(route(logits, gating).is_double.double().mean()) < high
+
+
+@given(logits(), st.floats(0.0, 1.0))
+def test_chosen_probabilities_double_no_more_tokens(logits: Tensor, threshold: float) -> None:
+    chosen, every = (
+        route(logits.double(), Gating("adaptive", threshold, threshold_on=on)).is_double
+        for on in ("chosen", "all")
+    )
+    assert (every | ~chosen).all()
+
+
+def test_rule_leaves_unstated_fields_of_a_model() -> None:
+    present = Gating("adaptive", 0.3, "probability", "all")
+    assert present.by(GatingRule()) == Gating("top1", 0.3, "probability", "all")
+    assert present.by(GatingRule(mode="adaptive", threshold=0.2)) == Gating(
+        "adaptive", 0.2, "probability", "all"
+    )
+    stated = GatingRule(mode="adaptive", threshold=0.2, threshold_on="chosen")
+    assert present.by(stated) == Gating("adaptive", 0.2, "probability", "chosen")
 
 
 def test_normalized_weights_sum_to_one_for_each_token() -> None:
@@ -75,19 +124,21 @@ def test_of_equal_experts_the_first_are_chosen() -> None:
     assert pairs(route(torch.zeros(2, 4), Gating("top2"))) == [(0, 0), (1, 0), (0, 1), (1, 1)]
 
 
-@given(logits())
-def test_zero_threshold_is_top_1(logits: Tensor) -> None:
-    assert_same(route(logits, Gating("adaptive", 0.0)), route(logits, Gating("top1")))
+@given(logits(), ON)
+def test_zero_threshold_is_top_1(logits: Tensor, on: ThresholdOn) -> None:
+    gating = Gating("adaptive", 0.0, threshold_on=on)
+    assert_same(route(logits, gating), route(logits, Gating("top1")))
 
 
-@given(logits())
-def test_a_threshold_of_one_is_top_2(logits: Tensor) -> None:
-    assert_same(route(logits, Gating("adaptive", 1.0)), route(logits, Gating("top2")))
+@given(logits(), ON)
+def test_a_threshold_of_one_is_top_2(logits: Tensor, on: ThresholdOn) -> None:
+    gating = Gating("adaptive", 1.0, threshold_on=on)
+    assert_same(route(logits, gating), route(logits, Gating("top2")))
 
 
-@given(logits(), st.floats(0.0, 1.0))
-def test_only_doubled_tokens_have_second_expert(logits: Tensor, threshold: float) -> None:
-    routing = route(logits, Gating("adaptive", threshold))
+@given(logits(), st.floats(0.0, 1.0), ON)
+def test_only_doubled_tokens_have_second_expert(logits: Tensor, threshold: float, on: ThresholdOn) -> None:
+    routing = route(logits, Gating("adaptive", threshold, threshold_on=on))
 
     chosen = pairs(routing)
     assert len(set(chosen)) == len(chosen)
@@ -99,9 +150,13 @@ def test_only_doubled_tokens_have_second_expert(logits: Tensor, threshold: float
     assert torch.allclose(sums, torch.ones(len(logits)))
 
 
-@given(logits(), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
-def test_larger_threshold_doubles_no_fewer_tokens(logits: Tensor, one: float, other: float) -> None:
-    low, high = (route(logits, Gating("adaptive", t)).is_double for t in sorted((one, other)))
+@given(logits(), st.floats(0.0, 1.0), st.floats(0.0, 1.0), ON)
+def test_larger_threshold_doubles_no_fewer_tokens(
+    logits: Tensor, one: float, other: float, on: ThresholdOn
+) -> None:
+    low, high = (
+        route(logits, Gating("adaptive", t, threshold_on=on)).is_double for t in sorted((one, other))
+    )
     assert (high | ~low).all()
 
 
@@ -141,6 +196,8 @@ def test_unknown_modes_and_weights_are_refused() -> None:
         Gating("top3")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="'equal' are not one of normalized, probability"):
         Gating("top1", weights="equal")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="on 'some' is not on one of chosen, all"):
+        Gating("top1", threshold_on="some")  # type: ignore[arg-type]
 
 
 def test_two_experts_per_token_need_two() -> None:

@@ -10,7 +10,7 @@ from schemas.experts.workload import ExpertsTerms, MoeServeWorkload, MoeTrainWor
 from solvers.experts.schemes import SCHEMES
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "moe.md").read_text(encoding="utf-8")
+PAGE, POLICY_PAGE = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("moe.md", "experts.md"))
 
 
 def test_the_code_of_the_page_runs() -> None:
@@ -23,7 +23,7 @@ def test_the_code_of_the_page_runs() -> None:
 def test_page_names_all_schemes_and_modules() -> None:
     named = {
         name
-        for row in re.findall(r"^\| (`.*?) \|", PAGE, re.MULTILINE)
+        for row in re.findall(r"^\| (`.*?) \|", PAGE + POLICY_PAGE, re.MULTILINE)
         for name in re.findall(r"`(\w+)`", row)
     }
     assert set(SCHEMES) <= named

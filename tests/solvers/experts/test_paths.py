@@ -1,7 +1,5 @@
 """Profiles of sample paths, and the popularity that is estimated from them."""
 
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -21,6 +19,10 @@ def profiled(*batches, **settings):
     for batch in batches:
         profile.add(np.array(batch, np.int64).reshape(-1, 4))
     return profile
+
+
+def listed(profile):
+    return {name: array.tolist() for name, array in profile.arrays().items()}
 
 
 def popularity(profile, layer, paths, **settings):
@@ -75,7 +77,17 @@ def test_nothing_is_known_where_nothing_was_profiled():
 @given(st.lists(SELECTIONS, max_size=4))
 def test_batches_add_up(batches):
     together = profiled(*([np.concatenate(batches)] if batches else []))
-    assert profiled(*batches).to_json() == together.to_json()
+    assert listed(profiled(*batches)) == listed(together)
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(st.lists(SELECTIONS, min_size=1, max_size=4))
+def test_profiles_of_ranks_merge_into_one(batches):
+    merged = profiled()
+    for batch in batches:
+        merged.merge(profiled(batch))
+    assert listed(merged) == listed(profiled(*batches))
+    assert merged.tokens == sum(map(len, batches))
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -90,11 +102,48 @@ def test_ranks_estimate_together_what_one_would_for_all(seen, batch, layer):
 
 @settings(max_examples=examples(100), deadline=None)
 @given(st.lists(SELECTIONS, max_size=3), st.integers(1, 5))
-def test_profile_survives_json(batches, most_paths):
+def test_profile_survives_as_arrays(batches, most_paths):
     profile = profiled(*batches, most_paths=most_paths)
-    again = PathProfile.from_json(json.loads(json.dumps(profile.to_json())))
-    assert again.to_json() == profile.to_json()
+    again = PathProfile.of_arrays(profile.arrays(), 3, 4, profile.length, most_paths)
+    assert listed(again) == listed(profile)
     assert all(len(table.keys) <= most_paths for tables in profile.tables for table in tables)
+
+
+def test_shorter_paths_are_part_of_profile():
+    batches = [[[0, 1, 2, 0]] * 5, [[1, 1, 2, 1]] * 4]
+    assert listed(profiled(*batches).shortened(1)) == listed(profiled(*batches, length=1))
+    with pytest.raises(ValueError, match="its paths have 3 layers, fewer than 4"):
+        profiled().shortened(4)
+
+
+NUMBERS = np.arange(2, dtype=np.int64)
+
+
+@pytest.mark.parametrize(
+    ("forged", "why"),
+    [
+        ({"1.1.paths": NUMBERS[::-1]}, r"table 1\.1 has paths that do not exist, or not in ascending order"),
+        ({"1.1.paths": NUMBERS + 2}, r"table 1\.1 has paths that do not exist"),
+        ({"1.1.paths": NUMBERS - 1}, r"table 1\.1 has paths that do not exist"),
+        ({"1.1.paths": NUMBERS.astype(np.float64)}, r"table 1\.1 has numbers of type float64 and int64"),
+        ({"1.1.paths": NUMBERS[:1]}, r"table 1\.1 has shapes \(1,\) and \(2, 3\)"),
+        ({"1.1.counts": np.zeros((2, 3), np.int64)}, r"table 1\.1 has counts .* or a path without tokens"),
+        ({"1.1.counts": np.full((2, 3), -1, np.int64)}, r"table 1\.1 has counts outside 0 to"),
+        ({"1.1.counts": np.full((2, 3), 2**40 + 1, np.int64)}, r"table 1\.1 has counts outside 0 to"),
+        ({"0.0.counts": np.ones((1, 4), np.int64)}, r"table 0\.0 has shapes \(1,\) and \(1, 4\)"),
+        ({"4.0.paths": NUMBERS}, "has other tables than those of 4 layers"),
+    ],
+)
+def test_arrays_of_no_profile_are_refused(forged, why):
+    arrays = profiled([[0, 1, 2, 0], [1, 1, 2, 0]]).arrays()
+    with pytest.raises(ValueError, match=why):
+        PathProfile.of_arrays({**arrays, **forged}, 3, 4, 3, 1_024)
+
+
+def test_more_paths_than_kept_are_refused():
+    arrays = profiled([[0, 1, 2, 0], [1, 1, 2, 0]]).arrays()
+    with pytest.raises(ValueError, match=r"table 1\.1 has 2 paths, more than 1"):
+        PathProfile.of_arrays(arrays, 3, 4, 3, most_paths=1)
 
 
 def test_the_paths_that_most_tokens_took_are_kept():

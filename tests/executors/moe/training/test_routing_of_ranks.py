@@ -42,7 +42,9 @@ def test_shares_add_up_to_the_batch(gating: Gating, shares: list[range]) -> None
         assert total.doubles[layer] == each.routing.is_double.sum()
         np.testing.assert_allclose(total.ratios[layer], each.double_ratio_of_sequences)
     losses = [total.balance_loss(passes_of(logits, gating, share)) for share in shares if share]
-    torch.testing.assert_close(torch.stack(losses).sum(), auxiliary_loss(dict(enumerate(whole))))
+    expected = auxiliary_loss(dict(enumerate(whole)))
+    torch.testing.assert_close(torch.stack(losses).sum(), expected)
+    assert total.mean_balance_loss == pytest.approx(float(expected) / 3)
 
     routed = RoutedBatches(3, EXPERTS)
     routed.add(total)

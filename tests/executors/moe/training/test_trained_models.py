@@ -121,6 +121,40 @@ def test_adapter_covers_targets_and_is_merged(
     torch.testing.assert_close(logits(served), expected, rtol=1e-4, atol=1e-4)
 
 
+def test_random_experts_depend_on_seed_alone(tmp_path: Path) -> None:
+    directory = directory_of("llama", tmp_path / "m")
+
+    def experts(seed: int, **fields: Any) -> Tensor:
+        told = workload(conversion={"experts": 4, **fields}, hyperparameters={"seed": seed})
+        model = load_model(directory, told).module
+        return next(iter(moe_blocks(model).values())).experts.down_proj.detach()
+
+    drawn = experts(1, initialization="random")
+    assert torch.equal(drawn, experts(1, initialization="random"))
+    assert not torch.equal(drawn, experts(2, initialization="random"))
+    dense = module_of("llama").get_parameter("model.layers.0.mlp.down_proj.weight").detach()
+    assert torch.equal(experts(1, noise=0.0), dense.expand(4, -1, -1))
+    correlation = torch.corrcoef(torch.stack([drawn[0].flatten(), dense.flatten()]))[0, 1]
+    assert abs(float(correlation)) < 0.2
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"), [({}, "all"), ({"threshold_on": "chosen"}, "chosen")], ids=["unstated", "stated"]
+)
+def test_earlier_model_is_trained_on_as_before(tmp_path: Path, stated: Any, expected: str) -> None:
+    # Its moe.json has no `threshold_on`: it was trained with T on all probabilities.
+    directory = directory_of("llama", tmp_path / "m")
+    model, conversion = module_of("llama"), LayerConversion(experts=4)
+    convert(model, conversion, Gating("adaptive", 0.2, threshold_on="all"))
+    save(model, MoeDescription(gating=Gating("adaptive", 0.2), conversion=conversion), directory)
+    described = json.loads((directory / "moe.json").read_text())
+    del described["gating"]["threshold_on"]
+    (directory / "moe.json").write_text(json.dumps(described))
+    gating = {"mode": "adaptive", "threshold": 0.3, **stated}
+    trained = load_model(directory, workload(gating=gating))
+    assert trained.description.gating == Gating("adaptive", 0.3, threshold_on=expected)
+
+
 def test_all_ranks_load_the_same(tmp_path: Path) -> None:
     directory = directory_of("llama", tmp_path / "m")
     told = workload(conversion=EVERYWHERE, adapter={"target_modules": ["down_proj", "v_proj"]})
@@ -145,6 +179,12 @@ def test_model_with_too_few_experts_is_refused(tmp_path: Path) -> None:
     assert load_model(directory, workload(gating={"mode": "top1"})).description.gating.mode == "top1"
     with pytest.raises(ValueError, match=r"^m: gating top2 needs two experts, a layer has 1"):
         load_model(directory, workload(gating={"mode": "top2"}))
+
+
+def test_stock_model_with_experts_is_not_converted(tmp_path: Path) -> None:
+    directory = directory_of("mixtral", tmp_path / "m")
+    with pytest.raises(ModelError, match=r"^m: it has experts already, so there is nothing to convert"):
+        load_model(directory, workload(conversion=EVERYWHERE))
 
 
 def test_experts_beyond_host_memory_are_refused_first(

@@ -4,8 +4,11 @@ from infra.commands.explain import show
 from infra.figures.board import Board
 from infra.figures.experts.figures import ExpertsFigures
 from infra.figures.summary import summarise
+from infra.views.experts.view import ExpertsView
 from infra.views.story import Story
 from infra.views.words import describe, happening
+from schemas.experts.reports import ExpertsProfiled, LayerRouting
+from schemas.experts.workload import Conversion, GatingRule
 from schemas.fleet import NodeSilent
 from tests.streams.experts.test_zone import Script, released
 from tests.support.moe import (
@@ -97,7 +100,7 @@ def test_service_shows_placements_with_reasons():
         "n0 runs 2 of 4 ranks: generation 1, from 0 samples",
         "n0 has profiled it: 10 sample paths of 3 layers; 70% of estimates were right",
         "20000 tokens over 2 layers of 8 experts; up to 80% of a layer go to one expert",
-        "its experts are placed by what its profile stage has counted: placement 1",
+        "its experts are placed by what its profile has counted: placement 1",
         "its placement follows the tokens, which go to other experts than before: placement 2",
         "n1 is told placement 2, of 1 layer",
     ):
@@ -122,6 +125,35 @@ def test_preempted_job_shows_its_cause():
 
 def test_training_job_shows_gating():
     assert "gating top2; 2 ranks, global batch 32" in told(script(), "t")
+    job = training(2).model_copy(
+        update={
+            "gating": GatingRule(mode="adaptive", threshold=0.1, threshold_on="all"),
+            "conversion": Conversion(experts=4, initialization="random"),
+        }
+    )
+    assert ExpertsView().words(job)[-1] == (
+        "4 experts replace each feed-forward network; gating adaptive, threshold 0.1 on the probabilities of "
+        "all experts; 2 ranks, global batch 32"
+    )
+
+
+def test_profile_of_training_is_named():
+    report = ExpertsProfiled(
+        cell=CELL,
+        node="n0",
+        run_id="1/s",
+        job_id="s",
+        samples_done=0,
+        layers=(LayerRouting(tokens=(3, 1)),),
+        path_length=3,
+        paths=10,
+        accuracy=None,
+        profiled_in="training",
+    )
+    assert (
+        ExpertsView().words(report)[0]
+        == "n0 has read the profile of its training: 10 sample paths of 3 layers"
+    )
 
 
 def test_lost_node_is_shown():
