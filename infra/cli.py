@@ -37,6 +37,7 @@ COMMANDS: MappingProxyType[str, str] = MappingProxyType(
         "transfers": "infra.commands.transfers:transfers",
         "quote": "infra.commands.asking:quote",
         "vendor-quote": "infra.commands.asking:vendor_quote",
+        "vendor": "infra.commands.vendor:vendor",
         "replay": "infra.commands.replay:replay",
         "simulate": "infra.commands.simulate:simulate",
         "forecast": "infra.commands.forecast:forecast",

@@ -133,8 +133,9 @@ class JobRefunded(JobOutcome):
     declaration is at fault, the unspent part of the payment for operation.
 
     At fault are a run that fails for good (`run_failed` with an amount retained), a task that trains more
-    slowly than was declared (`slower_than_declared`) or takes more memory (`memory_understated`), and data of
-    more samples than were declared, for which a vendor was to prepare them (`dataset_size_misstated`).
+    slowly than was declared (`slower_than_declared`) or takes more memory (`memory_understated`), data of
+    more samples than were declared, for which a vendor was to prepare them (`dataset_size_misstated`), and
+    data that no vendor can prepare (`dataset_unfit`).
     """
 
     TYPE: ClassVar = "millrace.job.refunded.v1"

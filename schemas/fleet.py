@@ -239,6 +239,9 @@ class RunFailed(RunReport):
     error: Text
     permanent: bool
     # Omitted if it is the default, so that reports written before it was added keep their bytes.
+    cause: Annotated[Literal["data_differ"] | None, Field(exclude_if=lambda cause: cause is None)] = None
+    """Cause that a zone acts on. `data_differ`: the data are not those that a vendor delivered."""
+    # Omitted if it is the default, so that reports written before it was added keep their bytes.
     memory_gib: Annotated[TakenGib | None, Field(exclude_if=lambda gib: gib is None)] = None
     """Memory of the run besides the base model; None if not measured."""
 

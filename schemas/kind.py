@@ -137,6 +137,17 @@ class Solve:
 
 
 @dataclass(frozen=True)
+class VirtualAnswer:
+    """Simulated answer of a service outside of the cell to a decision, such as of a vendor to an order."""
+
+    decision: type[Outcome]
+    events: tuple[type[Event], ...]
+    """Types of answers, recorded ones of which a what-if leaves out."""
+    function: Reference
+    """`(Decision, time_s: float) -> Moments`: the answers to a decision, from its time on."""
+
+
+@dataclass(frozen=True)
 class PolicyKind:
     """The manifest of a policy, by which the pipeline uses it."""
 
@@ -157,6 +168,7 @@ class PolicyKind:
     solves: tuple[Solve, ...] = ()
     virtual_runners: Mapping[str, Reference] = field(default_factory=dict)
     """Simulated runners of its commands, by the runners' names: see `VirtualRunner`."""
+    virtual_answers: tuple[VirtualAnswer, ...] = ()
     drawn: Reference | None = None
     """`(Drawing) -> list[TimedEvent[Event]]`: draws jobs for simulations; None if jobs must be given."""
     figures: Reference | None = None

@@ -63,6 +63,17 @@ class Dataset(Record):
     """Names of the records' fields in the file; absent if the fields have the default names."""
 
 
+class Delivery(Record):
+    """A JSONL file below the executors' dataset root that a labour vendor has made of a job's data."""
+
+    path: RelativePath
+    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    """BLAKE2b-256 of the file."""
+    size_bytes: Annotated[int, Field(ge=1, le=2**53)]
+    samples: PositiveSamples
+    """Number of records in the file."""
+
+
 ALL_LINEAR = "all-linear"
 """PEFT's name for all linear layers but the output head."""
 

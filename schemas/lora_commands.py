@@ -6,7 +6,7 @@ from pydantic import Field
 
 from schemas.base import Gib, Identifier, PositiveSamples, Record, RunId, Samples, Slot, UnixTime
 from schemas.commands import Command
-from schemas.lora import Dataset, LoraHyperparameters
+from schemas.lora import Dataset, Delivery, LoraHyperparameters
 
 MAX_RUNS_PER_SLOT = 128
 """Most runs of a slot on one node: the adapters that may share a fused step, and the orders of the largest
@@ -34,6 +34,10 @@ class RunOrder(Record):
     resume_samples: Samples
     """Number of samples done, as reported; a checkpoint at least this far is expected."""
     dataset: Dataset
+    # Omitted if it is the default, so that orders written before it was added keep their bytes.
+    delivery: Annotated[Delivery | None, Field(exclude_if=lambda delivery: delivery is None)] = None
+    """The file of `dataset` as its vendor delivered it: the run fails without training if the file differs.
+    None if no delivery was ordered."""
     hyperparameters: LoraHyperparameters
     speed_is_declared: bool = False
     """Whether the user is responsible for the speed: the first step of the run is taken alone to measure its

@@ -14,11 +14,10 @@ import numpy as np
 
 from executors.lora.batch import TokenSequence
 from executors.lora.randomness import derive_seed
-from executors.lora.record_fields import read_json
+from executors.lora.record_fields import MAX_RECORD_BYTES, read_json
 from executors.lora.records import TEXT_RECORDS, DatasetRecord, RecordForm
 from executors.lora.tokens import Tokenizer
 
-MAX_RECORD_BYTES = 1 << 20
 MOST_KNOWN_RECORDS = 1 << 23
 """Most records of files whose indices are kept in memory: 64 MiB."""
 _OTHER_FORMATS = (
@@ -239,6 +238,25 @@ class DatasetRoot:
         Raises:
             DatasetError: the path is absolute, climbs, leads out through a link, or the file is unfit.
         """
+        return JsonlDataset(self._path(name), name, self._max_record_bytes, find_index, form)
+
+    def tally(self, name: str) -> tuple[int, str, int]:
+        """Return size, digest and number of lines that are JSON objects of any file.
+
+        Raises:
+            DatasetError: the path is absolute, climbs, leads out through a link, or cannot be read.
+        """
+        digest, size_bytes, records, is_start = blake2b(digest_size=32), 0, 0, True
+        with _open_regular_file(self._path(name), name) as file:
+            while line := file.readline(self._max_record_bytes + 1):
+                digest.update(line)
+                size_bytes += len(line)
+                # A line that is too long is read in parts, none of which is a record.
+                records += is_start and len(line) <= self._max_record_bytes and _is_object(line)
+                is_start = line.endswith(b"\n")
+        return size_bytes, digest.hexdigest(), records
+
+    def _path(self, name: str) -> Path:
         pure = PurePosixPath(name)
         if pure.is_absolute() or ".." in pure.parts or "\0" in name:
             raise DatasetError(f"{name!r}: a dataset is a relative path below the dataset root")
@@ -248,7 +266,7 @@ class DatasetRoot:
             raise DatasetError(f"{name!r}: no such dataset") from error
         if not path.is_relative_to(self._folder):
             raise DatasetError(f"{name!r}: leads out of the dataset root")
-        return JsonlDataset(path, name, self._max_record_bytes, find_index, form)
+        return path
 
 
 @dataclass(frozen=True)
@@ -278,6 +296,13 @@ def take(record_count: int, seed: int, cursor: Cursor, count: int) -> tuple[list
 @lru_cache(maxsize=64)
 def _epoch_order(record_count: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.default_rng(derive_seed(seed, "order", epoch)).permutation(record_count)
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(read_json(line), dict)
+    except ValueError:
+        return False
 
 
 def _open_regular_file(path: Path, name: str) -> BinaryIO:

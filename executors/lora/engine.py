@@ -15,10 +15,12 @@ from executors.lora.adapted_pass import adapters_placed, loss_logits, precision
 from executors.lora.base_model import SharedBase
 from executors.lora.batch import PackedBatch, pack
 from executors.lora.dataset import DatasetRoot, RecentIndices
+from executors.lora.delivered import open_delivered
 from executors.lora.faults import UpdateError, raise_if_device_is_lost
 from executors.lora.records import with_columns
 from executors.lora.resident import ResidentTask, new_state
 from executors.lora.task import LoraTask, TaskState
+from schemas.lora import Delivery
 
 BYTES_PER_GIB = 2**30
 
@@ -135,11 +137,15 @@ class FusedEngine:
         """Ids of the attached tasks, in the order of attachment."""
         return tuple(self._residents)
 
-    def attach(self, task: LoraTask, state: TaskState | None = None) -> None:
-        """Copy a task to the device, without progress or with the progress of ``state``.
+    def attach(
+        self, task: LoraTask, state: TaskState | None = None, delivery: Delivery | None = None
+    ) -> None:
+        """Copy a task to the device, without progress or with the progress of ``state``, if its file is that
+        of a ``delivery``.
 
         Raises:
             ValueError: the task is attached already, does not fit the base, or ``state`` is of another task.
+            DataDifferError: the dataset is not the delivered one.
             DatasetError: the dataset is unfit.
         """
         if task.job_id in self._residents:
@@ -153,7 +159,10 @@ class FusedEngine:
             )
         layout = self._base.layout(task)
         form = with_columns(self._base.objective.records, task.columns)
-        dataset = self._datasets.open(task.dataset, self._indices.find, form)
+        if delivery is None:
+            dataset = self._datasets.open(task.dataset, self._indices.find, form)
+        else:
+            dataset = open_delivered(self._datasets, delivery, self._indices.find, form)
         try:
             self._indices.keep(dataset.identity, form, dataset.index)
             state = state or new_state(task, layout, dataset.digest)

@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
+MAX_RECORD_BYTES = 1 << 20
+"""Longest line of a dataset."""
 _MOST_DIGITS = 4_300
 """Most digits of a number; Python refuses to convert longer ones."""
 _MOST_NAMES = 8

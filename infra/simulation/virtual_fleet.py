@@ -99,6 +99,10 @@ class VirtualFleet:
         self._queue = queue
         self._until_s = until_s
         self._solve_s = solve_s
+        answers = dict.fromkeys(one for kind in KINDS.values() for one in kind.virtual_answers)
+        self._answers = {one.decision: one.function for one in answers}
+        self.answers = frozenset(event for one in answers for event in one.events)
+        """Types of events with which simulated services answer."""
 
     def react(self, time_s: float, event: Event, decisions: Iterable[Decision]) -> None:
         """Queue the events that follow from the decisions about an event at `time_s`."""
@@ -123,6 +127,9 @@ class VirtualFleet:
                 self._queue.add(time_s + self._solve_s, EventRank.ANSWER, _solved(decision.cell, outcome))
                 # A simulation runs without garbage collection, and a solver's model is a large cycle.
                 gc.collect(0)
+            case _ if type(outcome) in self._answers:
+                answers = resolve_name(self._answers[type(outcome)])(decision, time_s)
+                self._queue.add_all(EventRank.SET_UP, answers)
 
     def _configure(self, time_s: float, zone: Zone) -> None:
         """Restart the nodes of a zone whose base model or runners have changed."""

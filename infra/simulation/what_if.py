@@ -75,6 +75,8 @@ class LedgerSimulation:
                     yield self._simulated(time_s, report)
             case SolveFinished() | RulesAdopted():
                 pass
+            case _ if type(event) in self._fleet.answers:
+                pass
             case NodeOnline() | NodeHeartbeat() | NodeHeard() | NodeSilent() | NodeOffline():
                 if event.node in self._fleet.nodes:
                     yield self._handle(time_s, self._of_node(envelope, event))

@@ -11,7 +11,7 @@ from schemas.lora import LoraWorkload
 
 QUOTES = InputTopic(
     name="quotes",
-    summary="Prices and delays of pre-processing, from labour vendors.",
+    summary="Prices and delays of pre-processing, deliveries and failures, from labour vendors.",
     writers="vendors",
     writer_field="vendor",
 )
@@ -69,13 +69,15 @@ class VendorLeft(Event):
 
 
 class QuoteAccepted(Outcome):
-    """A labour vendor's standing quote, or its withdrawal, applies to every later bid."""
+    """A labour vendor's standing quote, or its end, applies to every later bid."""
 
     TYPE: ClassVar = "millrace.vendor.quote_accepted.v1"
 
     zone: Identifier
     vendor: Identifier
-    reason: Literal["quoted", "left"]
+    reason: Literal["quoted", "left", "late"]
+    """Reason: a new quote, its withdrawal, or its end because a delivery was late. A vendor that was late
+    gets orders again once it quotes again."""
 
 
 class Asked(Protocol):

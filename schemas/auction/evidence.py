@@ -173,6 +173,9 @@ class WelfareDifference(Record):
     """Likewise for jobs that ended by the fault of their task, its data or its declaration."""
     withdrawn_micros: int
     """Vendors' prices of withdrawn jobs, less the additional cost of new plans for them."""
+    # Omitted if it is the default, so that certificates written before it was added keep their bytes.
+    undelivered_micros: Annotated[int, Field(exclude_if=lambda micros: micros == 0)] = 0
+    """Vendors' prices that were not paid, as nothing was delivered for them."""
 
 
 class Certificate(Record):
@@ -230,7 +233,9 @@ class JobReplanned(Outcome):
 
     job_id: Identifier
     zone: Identifier
-    reason: Literal["node_lost", "node_leaving", "behind_plan", "run_failed"]
+    reason: Literal[
+        "node_lost", "node_leaving", "behind_plan", "run_failed", "delivery_late", "delivery_failed"
+    ]
     first_slot: Slot
     """First slot that could be planned."""
     remaining_samples: Samples

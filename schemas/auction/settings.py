@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from schemas.auction.deliveries import Deliveries
 from schemas.base import HOURS_PER_DAY, LEAST_S, Identifier, Micros, Record
 from schemas.cells import Zone
 from schemas.facts import Fault
@@ -39,6 +40,12 @@ class OpeningPrices(Record):
 
 class MarketPolicy(PolicySettings):
     """A policy that plans slots of nodes ahead, over the zone's horizon."""
+
+    # Omitted if it is the default, so that a configuration written before it was added keeps its bytes.
+    deliveries: Annotated[Deliveries | None, Field(exclude_if=lambda deliveries: deliveries is None)] = None
+    """Conditions of deliveries. With them, the zone orders pre-processing from the vendor of a plan, trains
+    on what is delivered, and pays the vendor on delivery alone. None if vendors prepare data outside of the
+    pipeline: training then begins after the vendor's delay, and the vendor counts as paid at admission."""
 
     def node_slots(self, zone: Zone) -> int:
         """Return the number of pairs of a node and a slot: each has prices and room."""
@@ -132,7 +139,7 @@ class AuctionPolicy(MarketPolicy):
             needless := [
                 name
                 for name, field in type(self).model_fields.items()
-                if getattr(self, name) != field.default
+                if name not in MarketPolicy.model_fields and getattr(self, name) != field.default
             ]
         ):
             yield Fault(

@@ -163,6 +163,7 @@ FAULTS = {
         ["lender", "--cell", "c", "--zone", "z", "--bootstrap-servers", NOWHERE],
         "No Kafka broker answers",
     ),
+    "a vendor without quote": (["vendor", "/dev/null"], "/dev/null: holds no quote"),
     "a load from nowhere": (
         ["load", "--cell", "c", "--zone", "z"],
         "give either --prometheus and --query, or --file",

@@ -35,6 +35,7 @@ HARMLESS = {
     "topics create": NOWHERE,
     "transfers": ["z", *NOWHERE],
     "up": ["none.yaml"],
+    "vendor": ["none.yaml", *NOWHERE],
     "vendor-quote": ["none.yaml", *NOWHERE],
     "watch": NOWHERE,
     "withdraw": ["j", "--user", "u", *NOWHERE],

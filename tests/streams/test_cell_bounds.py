@@ -1,5 +1,6 @@
 """A cell at the bounds of its schemas: the largest and the smallest of every field, in every combination."""
 
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import assume, given, settings
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from schemas.auction.bids import BidTerms, DeadlineTerms, VendorLeft, VendorQuoted
+from schemas.auction.deliveries import Deliveries, PreprocessingDelivered, PreprocessingFailed
 from schemas.auction.settings import AuctionPolicy
 from schemas.base import MAX_MICROS, MAX_TIME_S, Event
 from schemas.cells import CellConfigured, GpuType, Node, Tariff, ThroughputRow, Zone
@@ -25,6 +27,7 @@ from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
 from schemas.lora import Dataset, LoraHyperparameters, LoraWorkload
 from streams.cell.cell import Cell
 from tests.streams.test_cell_fuzz import feed
+from tests.support.cells import delivered, failed_order
 from tests.support.examples import examples
 
 LEAST = 5e-324
@@ -37,6 +40,7 @@ JOBS = ("j0", "j1", "j2", "j3")
 REPORTS: tuple[type[Event], ...] = (RunStarted, RunProgressed, RunFinished, RunFailed)
 OTHERS: tuple[type[Event], ...] = (
     *(JobQuoteRequested, JobWithdrawalRequested, VendorQuoted, VendorLeft),
+    *(PreprocessingDelivered, PreprocessingFailed),
     *(NodeOnline, NodeHeard, NodeSilent, NodeOffline),
 )
 KINDS = (JobSubmitted,) * 8 + (ClockTicked,) * 4 + REPORTS + OTHERS
@@ -81,9 +85,10 @@ def configurations(draw: st.DrawFn) -> CellConfigured:
                 )
                 for name in ("fast", "slow")
             ),
-            policy=AuctionPolicy()
+            policy=AuctionPolicy(deliveries=one(None, Deliveries(), Deliveries(least_part=1)))
             if draw(st.booleans())
             else AuctionPolicy(
+                deliveries=one(None, Deliveries()),
                 payment=one("critical", "published"),
                 order=one("room_first", "published"),
                 money_unit_micros=one(10**6, 1, MAX_MICROS),
@@ -158,6 +163,7 @@ def events(configuration: CellConfigured, cell: Cell) -> dict[type[Event], st.Se
     node_s = st.sampled_from((0.0, LEAST, 10.0, 1e9))
     delay_s = st.sampled_from((0.0, LEAST, 10.0, LONGEST_DELAY_S))
     vendor = named | {"vendor": st.sampled_from(("v", "w"))}
+    orders = st.sampled_from(ordered(cell) or [("v", "0/j0", JOBS[0])])
 
     def report(model: type[Event], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Event]:
         def build(run: tuple[str, str, int], samples_done: int, rest: dict[str, Any]) -> Event:
@@ -166,6 +172,9 @@ def events(configuration: CellConfigured, cell: Cell) -> dict[type[Event], st.Se
             return model(cell="c", job_id=job_id, node=node, run_id=run_id, samples_done=samples_done, **rest)
 
         return st.builds(build, runs, samples_done, st.fixed_dictionaries(fields))
+
+    def of_order(make: Callable[..., Event], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Event]:
+        return st.builds(lambda order, rest: make(*order, **rest), orders, st.fixed_dictionaries(fields))
 
     return {
         JobSubmitted: st.builds(
@@ -193,6 +202,16 @@ def events(configuration: CellConfigured, cell: Cell) -> dict[type[Event], st.Se
             delay_per_thousand_samples_s=delay_s,
         ),
         VendorLeft: st.builds(VendorLeft, **vendor),
+        PreprocessingDelivered: of_order(
+            delivered,
+            samples=st.sampled_from((1, 500, MOST_SAMPLES)),
+            size_bytes=st.sampled_from((1, 2**53)),
+        ),
+        PreprocessingFailed: of_order(
+            failed_order,
+            reason=st.sampled_from(("data_missing", "more_data_than_ordered", "vendor_unable")),
+            detail=st.sampled_from(("", "é" * 2_000)),
+        ),
         ClockTicked: st.builds(ClockTicked, **named, time_s=times(configuration)),
         NodeOnline: st.builds(NodeOnline, **sign),
         NodeHeard: st.builds(NodeHeard, **sign),
@@ -205,6 +224,13 @@ def events(configuration: CellConfigured, cell: Cell) -> dict[type[Event], st.Se
         ),
         RunFailed: report(RunFailed, error=st.sampled_from(("", "é" * 2_000)), permanent=st.booleans()),
     }
+
+
+def ordered(cell: Cell) -> list[tuple[str, str, str]]:
+    """Vendor, id and job of every order of a live job."""
+    jobs = cell.zones["z"].describe()["jobs"]
+    orders = ((job["order"], job_id) for job_id, job in jobs.items() if "order" in job)
+    return [(order["vendor"], order["order_id"], job_id) for order, job_id in orders]
 
 
 def running(cell: Cell) -> list[tuple[str, str, int]]:

@@ -12,6 +12,13 @@ import pytest
 
 from schemas.auction.batches import BatchSolution, SolvedPlan
 from schemas.auction.bids import QuoteAccepted, VendorLeft, VendorQuoted
+from schemas.auction.deliveries import (
+    PreprocessingAccepted,
+    PreprocessingClosed,
+    PreprocessingDelivered,
+    PreprocessingFailed,
+    PreprocessingOrdered,
+)
 from schemas.auction.evidence import JobReplanned, ZonePriced
 from schemas.auction.settings import TitanPolicy
 from schemas.base import MAX_MICROS, MAX_TIME_S, Event
@@ -67,7 +74,9 @@ from tests.support.cells import (
     ask,
     bid,
     configuration,
+    delivered,
     failed,
+    failed_order,
     offline,
     online,
     refused,
@@ -121,6 +130,8 @@ ANSWERS: dict[type[Event], tuple[tuple[type, ...], bool]] = {
     JobWithdrawalRequested: ((JobWithdrawn, EventIgnored), False),
     VendorQuoted: ((QuoteAccepted, EventIgnored), False),
     VendorLeft: ((QuoteAccepted, EventIgnored), False),
+    PreprocessingDelivered: ((PreprocessingAccepted, PreprocessingClosed, *SETBACKS), True),
+    PreprocessingFailed: ((PreprocessingClosed, PreprocessingOrdered, *SETBACKS), True),
     NodeOnline: ((NodeStatusChanged, *SETBACKS), True),
     NodeHeard: ((NodeStatusChanged, *SETBACKS), True),
     NodeSilent: ((NodeStatusChanged, *SETBACKS), True),
@@ -247,6 +258,8 @@ def test_mutated_events_among_good_ones_are_all_answered(seed: int) -> None:
     rare = (
         configuration(),
         vendor_left("slow"),
+        delivered("slow", "0/j0", "j0"),
+        failed_order("slow", "0/j0", "j0"),
         online("a1"),
         offline("b1"),
         silent("b1"),

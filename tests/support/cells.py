@@ -5,6 +5,7 @@ from typing import Any
 
 from schemas.auction.batches import BatchSolution, SolvedPlan
 from schemas.auction.bids import BidTerms, DeadlineTerms, VendorLeft, VendorQuoted
+from schemas.auction.deliveries import PreprocessingDelivered, PreprocessingFailed
 from schemas.auction.evidence import JobReplanned
 from schemas.auction.settings import AuctionPolicy
 from schemas.base import HOURS_PER_DAY, Event, Outcome
@@ -24,7 +25,7 @@ from schemas.fleet import (
     RunStarted,
 )
 from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
-from schemas.lora import Dataset, LoraWorkload
+from schemas.lora import Dataset, Delivery, LoraWorkload
 from schemas.solves import SolveFinished, SolveRequested
 from streams.cell.cell import Cell, LedgerEvent
 from tests.support.invariants import handle_checked
@@ -138,6 +139,25 @@ def vendor(name: str, units: float, delay_s: float) -> VendorQuoted:
 
 def vendor_left(name: str) -> VendorLeft:
     return VendorLeft(cell="c", vendor=name)
+
+
+def delivered(
+    vendor: str, order_id: str, job_id: str = "j", samples: int = 900, size_bytes: int = 18_000
+) -> PreprocessingDelivered:
+    delivery = Delivery(
+        path=f"prepared/{job_id}.jsonl", digest="a" * 64, size_bytes=size_bytes, samples=samples
+    )
+    return PreprocessingDelivered(
+        cell="c", vendor=vendor, order_id=order_id, job_id=job_id, delivery=delivery
+    )
+
+
+def failed_order(
+    vendor: str, order_id: str, job_id: str = "j", reason: Any = "vendor_unable", detail: str = ""
+) -> PreprocessingFailed:
+    return PreprocessingFailed(
+        cell="c", vendor=vendor, order_id=order_id, job_id=job_id, reason=reason, detail=detail
+    )
 
 
 def tick(slot: float) -> ClockTicked:

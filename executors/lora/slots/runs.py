@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from executors.gang.reports import reportable
+from executors.lora.delivered import DataDifferError
 from executors.lora.faults import described, is_permanent
 from executors.lora.slots.checkpoints import FinishedRun
 from executors.lora.task import LoraTask
@@ -122,6 +123,7 @@ class SlotRunReports:
                 samples_done=samples_done,
                 error=text,
                 permanent=permanent,
+                cause="data_differ" if isinstance(error, DataDifferError) else None,
                 memory_gib=memory_gib,
             )
         )

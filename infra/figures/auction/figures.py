@@ -9,6 +9,7 @@ from infra.figures.jobs import Jobs, JobTimeline
 from infra.figures.nodes import Node, Nodes
 from infra.figures.zone import ZoneFigures
 from infra.text import units
+from schemas.auction.deliveries import PreprocessingAccepted, PreprocessingClosed, PreprocessingOrdered
 from schemas.auction.evidence import (
     Certificate,
     ClassPrices,
@@ -28,6 +29,7 @@ _CAUSES = {
     "refunded": "refunds in full",
     "failed": "jobs at fault",
     "withdrawn": "withdrawals",
+    "undelivered": "vendors that delivered nothing",
 }
 """Texts for the causes of a difference between planned and realised welfare."""
 
@@ -68,6 +70,14 @@ class AuctionFigures(ZoneFigures[BidTimeline]):
         """Latest prices of future slots, by GPU type and tariff."""
         self.replanned = 0
         """Number of times that the rest of a job was planned again."""
+        self.ordered = 0
+        """Number of orders of pre-processing."""
+        self.delivered = 0
+        """Number of deliveries that were accepted and kept."""
+        self.late_deliveries = 0
+        """Number of accepted deliveries that were late."""
+        self.vendors_paid_micros = 0
+        """Payments of vendors, less what they returned."""
         self._slot_of_node: dict[str, int] = {}
 
     @property
@@ -119,6 +129,15 @@ class AuctionFigures(ZoneFigures[BidTimeline]):
                 self.replanned += 1
                 if (job := self._job(outcome.job_id)) is not None:
                     job.replanned += 1
+            case PreprocessingOrdered(zone=self._zone):
+                self.ordered += 1
+            case PreprocessingAccepted(zone=self._zone):
+                self.delivered += 1
+                self.late_deliveries += outcome.reason == "late"
+                self.vendors_paid_micros += outcome.paid_micros
+            case PreprocessingClosed(zone=self._zone, reason="data_differ"):
+                self.delivered -= 1
+                self.vendors_paid_micros -= outcome.returned_micros
             case JobRejected(zone=self._zone):
                 lowest = evidence_of(outcome).lowest_winning_bid_micros
                 if lowest is not None and (job := self._job(outcome.job_id)) is not None:
@@ -139,6 +158,10 @@ class AuctionFigures(ZoneFigures[BidTimeline]):
         if self._certificate is None:
             return
         yield "planned again", str(self.replanned)
+        if self.ordered:
+            late = f", {self.late_deliveries} late" if self.late_deliveries else ""
+            yield "orders of pre-processing", f"{self.ordered}, {self.delivered} delivered{late}"
+            yield "paid to vendors", units(self.vendors_paid_micros)
         yield "welfare of the plans as admitted", units(self.planned_welfare_micros)
         yield "proven ratio (dual bound / welfare of the plans)", self._ratio
         yield "welfare realised", units(self.realised_welfare_micros)
@@ -150,8 +173,15 @@ class AuctionFigures(ZoneFigures[BidTimeline]):
         """Return all figures."""
         if self._certificate is None:
             return {}
+        orders = {
+            "ordered": self.ordered,
+            "delivered": self.delivered,
+            "late_deliveries": self.late_deliveries,
+            "vendors_paid_micros": self.vendors_paid_micros,
+        }
         return {
             "replanned": self.replanned,
+            **(orders if self.ordered else {}),
             "planned_welfare_micros": self.planned_welfare_micros,
             "dual_bound_micros": self.dual_bound_micros,
             "proven_ratio": self.proven_ratio,

@@ -22,6 +22,36 @@ SENTENCES = MappingProxyType(
             "zone {zone}: node {node} could get more than {most_runs} runs in a slot: its jobs end first"
         ),
         "breaks_a_promise/unjudgeable": "zone {zone}: job {job_id} could not be planned again: {because}",
+        "data_differ": "node {node} holds other data than were delivered: {error}",
+        "data_missing": "there is no file {path}",
+        "data_unreadable": "{path} has no line that is a JSON object",
+        "too_little_left": "too little of {path} is left without duplicates and unfit records: {detail}",
+        "more_data_than_ordered": "{path} has more samples than the declared {declared_samples}",
+        "vendor_unable": "the vendor cannot prepare {path}: {detail}",
+        "wrong_size": (
+            "{samples} samples were delivered, and {least_samples} to {most_samples} are accepted"
+        ),
+        "dataset_size_misstated/by_vendor": (
+            "{vendor} counts more samples in {path} than the declared {declared_samples}"
+        ),
+        **{
+            f"dataset_unfit/{case}": f"{{vendor}} cannot prepare {{path}}: {text}"
+            for case, text in {
+                "data_missing": "there is no such file",
+                "data_unreadable": "it has no line that is a JSON object",
+                "too_little_left": "too little is left without duplicates and unfit records",
+            }.items()
+        },
+        **{
+            f"delivery_failed/{case}": f"{{vendor}} {text} {{path}}, and no other vendor can do it"
+            for case, text in {
+                "vendor_unable": "cannot prepare",
+                "wrong_size": "delivered too few or too many samples of",
+                "data_differ": "delivered other data than it stated, for",
+            }.items()
+        },
+        "order_is_over": "order {order_id} of job {job_id} by {vendor} is over",
+        "unknown_order": "there is no order {order_id} for job {job_id} by {vendor}",
         "dataset_size_misstated": (
             "{path} holds {counted_samples} samples, its vendor was paid to prepare {declared_samples}"
         ),
@@ -93,7 +123,10 @@ SENTENCES = MappingProxyType(
         "unknown_vendor": "the cell has no vendor {vendor}: its vendors are {vendors}",
         **{
             f"{reason}/{case}": f"{{missing_samples}} samples are left and {text} ({{setback}})"
-            for reason in ("deadline_passed", "behind_plan", "node_lost", "node_leaving", "run_failed")
+            for reason in (
+                *("deadline_passed", "behind_plan", "node_lost", "node_leaving", "run_failed"),
+                *("delivery_late", "delivery_failed"),
+            )
             for case, text in {
                 "no_plan": "no plan trains them by slot {last_slot}",
                 "plan_too_long": (

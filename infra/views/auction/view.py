@@ -6,11 +6,18 @@ from infra.views.auction.sentences import SENTENCES
 from infra.views.policy import PolicyView
 from infra.views.sentences import sentence
 from schemas.auction.batches import BatchSolution
-from schemas.auction.bids import BidTerms
+from schemas.auction.bids import BidTerms, QuoteAccepted
+from schemas.auction.deliveries import (
+    PreprocessingAccepted,
+    PreprocessingClosed,
+    PreprocessingDelivered,
+    PreprocessingFailed,
+    PreprocessingOrdered,
+)
 from schemas.auction.evidence import AuctionEvidence, JobReplanned, evidence_of
 from schemas.base import Event, Outcome, Record
 from schemas.decisions import JobAdmitted, JobQuoted, JobRejected
-from schemas.lora import LoraWorkload
+from schemas.lora import Delivery, LoraWorkload
 from schemas.lora_commands import SlotAssigned
 from schemas.solves import Question, SolveFinished, SolveRequested
 
@@ -56,6 +63,17 @@ class AuctionView(PolicyView):
             case JobReplanned():
                 left = f"{record.remaining_samples} samples are left"
                 return [f"planned again ({record.reason}): {left}", describe_plan(record.plan)]
+            case PreprocessingOrdered():
+                return [f"its data are ordered from {_order(record)}"]
+            case PreprocessingDelivered(vendor=vendor, delivery=delivery):
+                return [f"{vendor} has prepared {_delivery(delivery)}", f"BLAKE2b {delivery.digest}"]
+            case PreprocessingFailed():
+                return [f"{record.vendor} cannot prepare the data ({record.reason}): {record.detail}"]
+            case PreprocessingAccepted():
+                return [f"delivered ({record.reason}): {record.vendor} gets {units(record.paid_micros)}"]
+            case PreprocessingClosed():
+                returned = f", {units(record.returned_micros)} returned" if record.returned_micros else ""
+                return [f"order of {record.vendor} closed ({record.reason}){returned}{_because(record)}"]
         return None
 
     def happening(self, outcome: Outcome) -> str | None:
@@ -74,6 +92,15 @@ class AuctionView(PolicyView):
             case JobReplanned():
                 left = f"{outcome.remaining_samples} samples left"
                 return f"{outcome.job_id} planned again ({outcome.reason}): {left}"
+            case PreprocessingOrdered():
+                return f"{outcome.job_id} waits for its data, from {_order(outcome)}"
+            case PreprocessingAccepted():
+                paid = units(outcome.paid_micros)
+                return f"{outcome.job_id} has its data ({outcome.reason}): {outcome.vendor} gets {paid}"
+            case PreprocessingClosed():
+                return f"{outcome.job_id}: order of {outcome.vendor} closed ({outcome.reason})"
+            case QuoteAccepted(reason="late"):
+                return f"{outcome.vendor} is late and gets no more orders before its next quote"
             case SolveRequested(question=Question(kind="batch", counts=counts)):
                 return f"zone {outcome.zone} asks a solver to schedule {counts['bids']} bids together"
         return None
@@ -81,6 +108,20 @@ class AuctionView(PolicyView):
 
 def _slots(first: int, last: int) -> str:
     return f"slot {first}" if first == last else f"slots {first} to {last}"
+
+
+def _order(order: PreprocessingOrdered) -> str:
+    price, due = units(order.price_micros), written(order.due_s)
+    return f"{order.vendor} for {price}, due by {due} (slot {order.due_slot})"
+
+
+def _delivery(delivery: Delivery) -> str:
+    return f"{delivery.samples} samples in {delivery.path}, {delivery.size_bytes} bytes"
+
+
+def _because(closed: PreprocessingClosed) -> str:
+    words = sentence(closed)
+    return f": {words}" if words else ""
 
 
 def _workload(lora: LoraWorkload) -> str:

@@ -118,6 +118,8 @@ class WelfareSums:
     """Loss, counted likewise, by jobs that failed because of their task, its data or its declaration."""
     withdrawn_micros: int = 0
     """Vendors' prices of withdrawn jobs, less the additional cost of new plans for them."""
+    undelivered_micros: int = 0
+    """Vendors' prices that were not paid, as nothing was delivered for them."""
 
     @property
     def realised_micros(self) -> int:
@@ -129,6 +131,7 @@ class WelfareSums:
             + self.refunded_micros
             + self.failed_micros
             + self.withdrawn_micros
+            + self.undelivered_micros
         )
 
     def state(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from schemas.auction.batches import BatchSolution, SolvedPlan
 from schemas.auction.settings import TitanPolicy
-from schemas.decisions import EventIgnored, JobAdmitted, JobRejected, JobWithdrawn, RejectionReason
+from schemas.decisions import EventIgnored, JobRejected, JobWithdrawn, RejectionReason
 from schemas.facts import Fact, Facts
 from schemas.solves import SolveFinished
 from solvers.auction.baselines.on_arrival import drawn_vendor, in_time
@@ -32,8 +32,8 @@ from streams.policies.auction.batch import (
     slots_for,
     unpacked,
 )
-from streams.policies.auction.job import ZONE_BYTES, planned_bytes
-from streams.policies.auction.judge import Bid, Judge, Verdicts, losing_reason
+from streams.policies.auction.job import ZONE_BYTES
+from streams.policies.auction.judge import Admission, Bid, Judge, Verdicts, losing_reason
 from streams.policies.auction.offers import certificate_evidence
 from streams.policies.ignored import unknown_solve
 from streams.policies.policy import ZoneContext
@@ -156,8 +156,8 @@ class BatchJudge(Judge):
         faults: dict[str, _Fault | None] = {}
         for job_id, bid in bids.items():
             verdict = self._apply(bid, plans.get(job_id, []))
-            if isinstance(verdict, JobAdmitted):
-                self._outcomes.add(verdict)
+            if isinstance(verdict, Admission):
+                self._outcomes.extend(verdict.outcomes)
             else:
                 faults[job_id] = verdict
         for job_id, fault in faults.items():
@@ -237,7 +237,7 @@ class BatchJudge(Judge):
         """Return a bid's request for the remaining slots: its vendor begins at its admission."""
         return bid.request._replace(first_slot=self._market.first_slot)
 
-    def _apply(self, bid: WaitingBid, plans: list[SolvedPlan]) -> JobAdmitted | _Fault | None:
+    def _apply(self, bid: WaitingBid, plans: list[SolvedPlan]) -> Admission | _Fault | None:
         """Admit a bid with its plan; or return the fault of the plan, or None without a plan."""
         if not plans:
             return None
@@ -254,13 +254,13 @@ class BatchJudge(Judge):
         if bid.bid.bid_micros <= price.micros:
             facts = {"price_micros": price.micros, "bid_micros": bid.bid.bid_micros}
             return "plan_not_feasible", {"case": "costs_too_much", **facts}
-        full = self._live.refuse_job(planned_bytes(placement))
+        full = self._live.refuse_job(self._verdicts.bytes_of(schedule))
         if full is not None:
             return "cell_full", full
         award = self._auctioneer.award(bid.bid.bid_micros, request.demand, schedule, price, bid.counted)
         if award is None:
             return "plan_not_feasible", {"case": "room_gone"}
-        return self._verdicts.admitted(bid.bid, request, appraisal, award)
+        return self._verdicts.admit(bid.bid, request, appraisal, award)
 
     def _forget(self, bids: dict[str, WaitingBid], bid: WaitingBid) -> None:
         del bids[bid.bid.job.job_id]

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Literal
 
+from schemas.auction.deliveries import ClosingReason, PreprocessingClosed
 from schemas.cells import Zone
 from schemas.decisions import JobCompleted, JobRefunded, JobWithdrawn
 from schemas.facts import Facts
@@ -16,6 +17,7 @@ from solvers.auction.mechanism.auctioneer import Auctioneer
 from streams.cell.jobs import Job
 from streams.policies.auction.job import LATE_REPORT_SLOTS, PlannedJob, Setback, run_id_of
 from streams.policies.auction.offers import certificate_evidence
+from streams.policies.auction.order import VendorOrder
 from streams.policies.policy import ZoneContext
 
 
@@ -94,7 +96,9 @@ class Outlook:
         return max(job.quotas.get(slot, 0) - done, 0)
 
 
-Fault = Literal["run_failed", "slower_than_declared", "memory_understated", "dataset_size_misstated"]
+Fault = Literal[
+    "run_failed", "slower_than_declared", "memory_understated", "dataset_size_misstated", "dataset_unfit"
+]
 """Reasons for which a job ends by its own fault."""
 
 
@@ -140,7 +144,8 @@ class JobBook:
                         work_samples=job.workload.work_samples,
                         quota_samples=job.quotas[slot],
                         resume_samples=job.job.samples_done,
-                        dataset=job.workload.dataset,
+                        dataset=job.dataset,
+                        delivery=None if job.order is None else job.order.delivery,
                         hyperparameters=job.workload.hyperparameters,
                         speed_is_declared=self.outlook.speed_is_declared(job, row),
                         memory_limit_gib=self.outlook.memory_limit_gib(job),
@@ -199,6 +204,7 @@ class JobBook:
                 evidence=certificate_evidence(self._auctioneer),
             )
         )
+        self._end_order(job)
 
     def occupies(self, row: int) -> bool:
         """Return whether jobs need a node: they are planned on it, or it is up and has runs that are not
@@ -281,6 +287,31 @@ class JobBook:
             self._outcomes.add(
                 RunCancelled(zone=self._zone.id, node=self._fleet.nodes[row], job_id=job.job_id)
             )
+        self._end_order(job)
+
+    def close_order(self, job: PlannedJob, order: VendorOrder, reason: ClosingReason, facts: Facts) -> None:
+        """End the order of a job without a payment of its vendor, which returns what it was paid."""
+        self._welfare.undelivered_micros += order.price_micros
+        job.set_order(order.closed())
+        self._add_closed(job, order, reason, facts)
+
+    def _end_order(self, job: PlannedJob) -> None:
+        """Close the open order of a job that is over, whose price `_remove` has counted."""
+        if job.order is not None and job.order.is_open:
+            self._add_closed(job, job.order, "job_over", {})
+
+    def _add_closed(self, job: PlannedJob, order: VendorOrder, reason: ClosingReason, facts: Facts) -> None:
+        self._outcomes.add(
+            PreprocessingClosed(
+                zone=self._zone.id,
+                vendor=order.vendor,
+                order_id=order.order_id,
+                job_id=job.job_id,
+                reason=reason,
+                facts=facts,
+                returned_micros=0 if order.delivery is None else order.price_micros,
+            )
+        )
 
     def operational_ahead_micros(self, job: PlannedJob) -> int:
         """Return the operational cost of a job's node-slots ahead, which is not yet spent."""
@@ -310,6 +341,16 @@ class JobBook:
         job.forget(self._market.first_slot)
         self._live.add(job.state_bytes - bytes_before)
 
+    def miss_slots(self, job: PlannedJob) -> bool:
+        """Remove the slots from a job's plan that have begun without its data, and return whether there were
+        any."""
+        bytes_before = job.state_bytes
+        is_late = job.miss_slots(self._market.first_slot)
+        self._live.add(job.state_bytes - bytes_before)
+        return is_late
+
     def _remove(self, job: PlannedJob) -> None:
         del self.jobs[job.job_id]
         self._live.add(-job.state_bytes)
+        if job.order is not None and job.order.is_open:
+            self._welfare.undelivered_micros += job.order.price_micros

@@ -175,6 +175,8 @@ def _jobs(zone: str, book: JobBook, judge: Judge, jobs: Mapping[str, Job]) -> It
             yield f"job {job_id} has a plan, and is not admitted in the cell"
         if any(slot > planned.last_slot for slot in planned.rows):
             yield f"job {job_id} is planned after its deadline"
+        if planned.awaits_delivery and (planned.runs or planned.started(book.present_slot + 1)):
+            yield f"job {job_id} has run before the delivery of its data"
         if book.present_slot > planned.last_slot + LATE_REPORT_SLOTS:
             yield f"job {job_id} outlives its last slot, {planned.last_slot}, in slot {book.present_slot}"
     for job_id, job in jobs.items():

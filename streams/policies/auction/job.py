@@ -8,15 +8,18 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from schemas.auction.bids import Task
-from schemas.lora import LoraWorkload
+from schemas.lora import Dataset, LoraWorkload
 from solvers.auction.market.demand import Demand
 from solvers.auction.market.market import Placement
 from solvers.auction.mechanism.mechanism import Counted
 from streams.cell.jobs import Job
 from streams.cell.packing import pack, unpack
 from streams.cell.states import NO_STATE, from_state, state_of
+from streams.policies.auction.order import ORDER_BYTES, VendorOrder
 
-Setback = Literal["node_lost", "node_leaving", "behind_plan", "run_failed"]
+Setback = Literal[
+    "node_lost", "node_leaving", "behind_plan", "run_failed", "delivery_late", "delivery_failed"
+]
 """Reasons for which a job's remaining work is replanned, at the provider's cost."""
 
 LATE_REPORT_SLOTS = 32
@@ -49,9 +52,13 @@ NODE_SLOT_BYTES = _HELD_NODE_SLOT_BYTES + _PRICED_BYTES
 """Most bytes that each node-slot of a new plan adds."""
 
 
-def planned_bytes(placement: Placement) -> int:
-    """Return the most bytes of a job with a plan in a snapshot."""
-    return ZONE_BYTES + NODE_SLOT_BYTES * len(placement.slots)
+def planned_bytes(placement: Placement, is_ordered: bool) -> int:
+    """Return the most bytes of a job with a plan in a snapshot.
+
+    Args:
+        is_ordered: whether its pre-processing is ordered.
+    """
+    return ZONE_BYTES + NODE_SLOT_BYTES * len(placement.slots) + ORDER_BYTES * is_ordered
 
 
 @dataclass
@@ -76,6 +83,8 @@ class PlannedJob:
     """Last slot that ends by its deadline."""
     demand: Demand = field(metadata=NO_STATE)
     """Demand that the node-slots ahead are reserved with."""
+    order: VendorOrder | None = None
+    """Latest order of its pre-processing; None if none was ordered."""
     rows: dict[int, int] = field(default_factory=dict)
     """Node row by slot, past slots included (x_ikt = 1); see `NODE_LEFT`."""
     quotas: dict[int, int] = field(default_factory=dict)
@@ -127,6 +136,7 @@ class PlannedJob:
             "ready_slot": self.ready_slot,
             "last_slot": self.last_slot,
             "setback": self.setback,
+            **({} if self.order is None else {"order": self.order.describe()}),
             "lacking_samples": self.lacking_samples,
             "runs": [{"slot": slot, "from_samples": samples} for slot, samples in self.runs.items()],
             "plan": [
@@ -142,6 +152,8 @@ class PlannedJob:
     def _phase(self, present_slot: int) -> str:
         if self.setback is not None:
             return "replanning"
+        if self.awaits_delivery:
+            return "awaiting_delivery"
         if self.quotas.get(present_slot):
             return "running"
         return "paused" if self.started(present_slot) else "planned"
@@ -149,7 +161,27 @@ class PlannedJob:
     @property
     def state_bytes(self) -> int:
         """Most bytes of it in a snapshot."""
-        return ZONE_BYTES + _HELD_NODE_SLOT_BYTES * len(self.rows) + _PRICED_BYTES * len(self.priced)
+        held = _HELD_NODE_SLOT_BYTES * len(self.rows) + _PRICED_BYTES * len(self.priced)
+        return ZONE_BYTES + held + ORDER_BYTES * (self.order is not None)
+
+    @property
+    def awaits_delivery(self) -> bool:
+        """Whether its data were ordered and not delivered yet."""
+        return self.order is not None and self.order.delivery is None
+
+    @property
+    def dataset(self) -> Dataset:
+        """Data to train on: what was delivered, if it was ordered."""
+        dataset = self.workload.dataset
+        delivery = None if self.order is None else self.order.delivery
+        if delivery is None:
+            return dataset
+        return dataset.model_copy(update={"path": delivery.path, "samples": delivery.samples})
+
+    def set_order(self, order: VendorOrder) -> None:
+        """Replace the order of one that has an order."""
+        self.order = order
+        self._packed = None
 
     @property
     def remaining_samples(self) -> int:
@@ -166,6 +198,16 @@ class PlannedJob:
         """Count samples that a run fell short of the declared speed; an excess is negative."""
         self.lacking_samples = max(self.lacking_samples + lacking_samples, 0)
         self._packed = None
+
+    def miss_slots(self, first_slot: int) -> bool:
+        """Remove the slots before `first_slot` from the plan, in which nothing was trained. Return whether
+        there were any."""
+        missed = [slot for slot in self.rows if slot < first_slot]
+        for slot in missed:
+            del self.rows[slot], self.quotas[slot]
+            self.runs.pop(slot, None)
+        self._packed = self._planned = None
+        return bool(missed)
 
     def set_back(self, setback: Setback) -> None:
         """Mark it to be replanned. The loss of a node replaces other reasons: it waits for no report."""

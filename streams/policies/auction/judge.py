@@ -1,11 +1,12 @@
 """The decisions about the bids of a zone, one by one or in batches, and their records."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from schemas.auction.bids import Task, bid_micros_of
 from schemas.auction.evidence import AuctionEvidence, Offer
+from schemas.base import Outcome
 from schemas.cells import Zone
 from schemas.decisions import JobAdmitted, JobQuoted, JobRejected, RejectionReason
 from schemas.facts import NO_FACTS, Fact, Facts
@@ -22,6 +23,7 @@ from streams.cell.live_bytes import Refusal
 from streams.policies.auction.book import JobBook
 from streams.policies.auction.job import PlannedJob, planned_bytes
 from streams.policies.auction.offers import certificate_of, offer_of
+from streams.policies.auction.vendors import Vendors
 from streams.policies.ignored import unknown_solve
 from streams.policies.policy import ZoneContext
 
@@ -44,19 +46,30 @@ class Bid:
         return cls(job, task.workload, bid_micros_of(job), task.deadline_s)
 
 
+@dataclass(frozen=True)
+class Admission:
+    """Decisions about a winner: its admission, and the order of its pre-processing."""
+
+    outcomes: Sequence[Outcome]
+
+
 class Verdicts:
     """Records of the decisions about bids of one zone."""
 
-    def __init__(self, zone: Zone, auctioneer: Auctioneer, book: JobBook, calendar: Calendar) -> None:
+    def __init__(
+        self, zone: Zone, auctioneer: Auctioneer, book: JobBook, vendors: Vendors, calendar: Calendar
+    ) -> None:
         self._zone = zone
         self._auctioneer = auctioneer
         self._book = book
+        self._vendors = vendors
         self._calendar = calendar
         self._fleet = auctioneer.market.fleet
 
-    def admitted(self, bid: Bid, request: Request, appraisal: Appraisal, award: Award) -> JobAdmitted:
-        """Add a winner to the book, and return its admission."""
+    def admit(self, bid: Bid, request: Request, appraisal: Appraisal, award: Award) -> Admission:
+        """Add a winner to the book, and return its admission and the order of its pre-processing."""
         schedule, charge = award.schedule, award.charge
+        order = self._vendors.order(bid.job.job_id, schedule)
         planned = PlannedJob(
             job=bid.job,
             bid_micros=bid.bid_micros,
@@ -68,10 +81,11 @@ class Verdicts:
             ready_slot=self._auctioneer.market.first_slot + schedule.vendor_delay_slots,
             last_slot=request.last_slot,
             demand=request.demand,
+            order=order,
         )
         planned.hold(schedule.placement, request.demand, self._fleet.class_of_row)
         self._book.add(planned)
-        return JobAdmitted(
+        admitted = JobAdmitted(
             job_id=bid.job.job_id,
             user=bid.job.user,
             zone=self._zone.id,
@@ -79,6 +93,12 @@ class Verdicts:
             payment_micros=charge.micros,
             evidence=self._judgement(bid, appraisal),
         )
+        ordered = () if order is None else (self._vendors.ordered(planned, order),)
+        return Admission((admitted, *ordered))
+
+    def bytes_of(self, schedule: Schedule) -> int:
+        """Return the most bytes of a job with a plan in a snapshot."""
+        return planned_bytes(schedule.placement, self._vendors.orders(schedule))
 
     def rejected(
         self, bid: Bid, reason: RejectionReason, facts: Facts, appraisal: Appraisal | None
@@ -186,11 +206,11 @@ class Judge:
         if award is None:
             self._lose(bid, appraisal)
         else:
-            self._outcomes.add(self._verdicts.admitted(bid, request, appraisal, award))
+            self._outcomes.extend(self._verdicts.admit(bid, request, appraisal, award).outcomes)
 
     def full(self, user: str, job_bytes: int, schedule: Schedule) -> Refusal:  # noqa: ARG002
         """Return why the cell cannot keep a job of a user with a plan; None if it has room."""
-        return self._live.refuse_job(job_bytes + planned_bytes(schedule.placement))
+        return self._live.refuse_job(job_bytes + self._verdicts.bytes_of(schedule))
 
     def has(self, job_id: str) -> bool:  # noqa: ARG002
         """Return whether a job waits for its verdict."""

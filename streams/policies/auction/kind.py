@@ -2,6 +2,13 @@
 
 from schemas.auction.batches import BatchProblem, BatchSolution
 from schemas.auction.bids import QUOTES, BidTerms, DeadlineTerms, QuoteAccepted, VendorLeft, VendorQuoted
+from schemas.auction.deliveries import (
+    PreprocessingAccepted,
+    PreprocessingClosed,
+    PreprocessingDelivered,
+    PreprocessingFailed,
+    PreprocessingOrdered,
+)
 from schemas.auction.evidence import AuctionEvidence, JobReplanned, ZonePriced
 from schemas.auction.settings import (
     AuctionPolicy,
@@ -10,7 +17,7 @@ from schemas.auction.settings import (
     NoMergingPolicy,
     TitanPolicy,
 )
-from schemas.kind import Input, PolicyKind, PolicySettings, Solve
+from schemas.kind import Input, PolicyKind, PolicySettings, Solve, VirtualAnswer
 from schemas.lora import LoraWorkload
 from schemas.lora_commands import RunCancelled, SlotAssigned
 
@@ -23,8 +30,14 @@ def _kind(settings: type[PolicySettings], solves: tuple[Solve, ...] = ()) -> Pol
         terms=(BidTerms,),
         quoted_terms=(DeadlineTerms,),
         evidence=(AuctionEvidence,),
-        inputs=(Input(VendorQuoted, QUOTES), Input(VendorLeft, QUOTES)),
-        outcomes=(JobReplanned, QuoteAccepted, ZonePriced, SlotAssigned, RunCancelled),
+        inputs=tuple(
+            Input(event, QUOTES)
+            for event in (VendorQuoted, VendorLeft, PreprocessingDelivered, PreprocessingFailed)
+        ),
+        outcomes=(
+            *(JobReplanned, QuoteAccepted, ZonePriced, SlotAssigned, RunCancelled),
+            *(PreprocessingOrdered, PreprocessingAccepted, PreprocessingClosed),
+        ),
         reasons={
             "job.admitted": ("bid_above_price",),
             "job.rejected": (
@@ -46,11 +59,21 @@ def _kind(settings: type[PolicySettings], solves: tuple[Solve, ...] = ()) -> Pol
                 "slower_than_declared",
                 "memory_understated",
                 "dataset_size_misstated",
+                "dataset_unfit",
+                "delivery_failed",
+                "delivery_late",
             ),
-            "event.ignored": ("unknown_vendor",),
+            "event.ignored": ("unknown_vendor", "unknown_order", "order_is_over"),
         },
         solves=solves,
         virtual_runners={SlotAssigned.RUNNER: "infra.simulation.lora.slots:VirtualSlots"},
+        virtual_answers=(
+            VirtualAnswer(
+                decision=PreprocessingOrdered,
+                events=(PreprocessingDelivered, PreprocessingFailed),
+                function="infra.simulation.auction.vendors:deliver",
+            ),
+        ),
         drawn="infra.workloads.auction:draw",
         figures="infra.figures.auction.figures:AuctionFigures",
         view="infra.views.auction.view:AuctionView",

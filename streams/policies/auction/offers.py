@@ -111,6 +111,7 @@ def certificate_of(auctioneer: Auctioneer) -> Certificate:
             refunded_micros=welfare.refunded_micros,
             failed_micros=welfare.failed_micros,
             withdrawn_micros=welfare.withdrawn_micros,
+            undelivered_micros=welfare.undelivered_micros,
         ),
     )
 

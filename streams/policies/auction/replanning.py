@@ -113,6 +113,10 @@ class Replanner:
         else:
             self._replan(job, setback, budget_steps)
 
+    def replan(self, job: PlannedJob, setback: Setback) -> None:
+        """Plan the remaining work of a job again, or refund it if there is no plan."""
+        self._replan(job, setback, SEARCH_BUDGET_STEPS)
+
     def take_over(self, before: "Replanner", row_of: Mapping[int, int]) -> None:
         """Take over the leaving nodes; see `JobBook.take_over`."""
         self._leaving = {row_of[row] for row in before._leaving if row in row_of}

@@ -6,14 +6,16 @@ from schemas.lora_commands import MEMORY_TOLERANCE_GIB
 from streams.policies.auction.book import JobBook
 from streams.policies.auction.job import PlannedJob
 from streams.policies.auction.replanning import Replanner
+from streams.policies.auction.vendors import Vendors
 
 
 class AuctionRuns:
     """Runs of the jobs of one zone."""
 
-    def __init__(self, book: JobBook, replanner: Replanner) -> None:
+    def __init__(self, book: JobBook, replanner: Replanner, vendors: Vendors) -> None:
         self._book = book
         self._replanner = replanner
+        self._vendors = vendors
         self._outlook = book.outlook
 
     def start(self, job: PlannedJob, slot: int, report: RunStarted) -> None:
@@ -72,7 +74,9 @@ class AuctionRuns:
             self._end_as_too_large(job, slot, report)
             return
         job.end_run(slot)
-        if report.permanent:
+        if report.cause == "data_differ" and job.order is not None and not job.awaits_delivery:
+            self._vendors.refuse_data(job, job.order, report)
+        elif report.permanent:
             facts: Facts = {"node": report.node, "error": report.error}
             self._book.end_at_fault(job, "run_failed", facts)
         else:

@@ -4,10 +4,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from schemas.auction.bids import QuoteAccepted, Task, VendorLeft, VendorQuoted
+from schemas.auction.bids import Task
 from schemas.base import Event, Outcome
 from schemas.decisions import EventIgnored
-from schemas.facts import Fact, Facts
+from schemas.facts import Fact
 from schemas.fleet import (
     RunFailed,
     RunFinished,
@@ -20,7 +20,6 @@ from schemas.lora import LoraWorkload
 from schemas.solves import SolveFinished
 from solvers.auction.market.demand import Demand, UnjudgeableError
 from solvers.auction.market.fleet import Calendar, Fleet
-from solvers.auction.market.window import vendor_options
 from solvers.auction.mechanism.auctioneer import Appraisal
 from solvers.auction.mechanism.mechanism import Request
 from solvers.compiled import Floats, Ints
@@ -35,6 +34,7 @@ from streams.policies.auction.offers import basis_of, certificate_of, class_pric
 from streams.policies.auction.policies import auctioneer_of, judge_of, market_of, opening_of
 from streams.policies.auction.replanning import Replanner
 from streams.policies.auction.runs import AuctionRuns
+from streams.policies.auction.vendors import Vendors
 from streams.policies.ignored import no_such_run
 from streams.policies.policy import BrokenPromise, ZoneContext
 
@@ -46,7 +46,6 @@ class AuctionZone:
         self._jobs = context.jobs
         self._loans = context.loans
         self._outcomes = context.outcomes
-        self._quotes: dict[str, VendorQuoted] = {}
         self._time_s: float | None = None
         self._build(context, first_slot=0)
 
@@ -67,10 +66,10 @@ class AuctionZone:
         self.live = context.live
         self.book = JobBook(context, self.auctioneer, self.calendar)
         self.replanner = Replanner(context, self.auctioneer, self.calendar, self.book)
-        self._runs = AuctionRuns(self.book, self.replanner)
-        self._verdicts = Verdicts(zone, self.auctioneer, self.book, self.calendar)
+        self.vendors = Vendors(context, self.auctioneer, self.calendar, self.book, self.replanner)
+        self._runs = AuctionRuns(self.book, self.replanner, self.vendors)
+        self._verdicts = Verdicts(zone, self.auctioneer, self.book, self.vendors, self.calendar)
         self.judge = judge_of(context, self.auctioneer, self.calendar, self._verdicts)
-        self._vendors = cell.vendors
         self._close_borrowed()
 
     def _close_borrowed(self) -> None:
@@ -88,12 +87,13 @@ class AuctionZone:
 
     def reconfigured(self, context: ZoneContext) -> None:
         fleet, auctioneer, book, replanner = self.fleet, self.auctioneer, self.book, self.replanner
-        judge = self.judge
+        judge, vendors = self.judge, self.vendors
         self._build(context, auctioneer.market.first_slot)
         row_of = {row: self.fleet.row_of[id] for id, row in fleet.row_of.items() if id in self.fleet.row_of}
         self.auctioneer.take_over(auctioneer)
         self.book.take_over(book, row_of)
         self.replanner.take_over(replanner, row_of)
+        self.vendors.take_over(vendors)
         self.judge.take_over(judge)
 
     def free_to_leave(self, nodes: Sequence[str]) -> list[str]:
@@ -197,17 +197,7 @@ class AuctionZone:
                 self.replanner.keep(row)
 
     def apply(self, event: Event) -> None:
-        if not isinstance(event, VendorQuoted | VendorLeft):
-            raise TypeError(f"an auction zone takes no {event.TYPE}")
-        if event.vendor not in self._vendors:
-            facts: Facts = {"vendor": event.vendor, "vendors": tuple(self._vendors)}
-            self._outcomes.add(EventIgnored(reason="unknown_vendor", facts=facts))
-        elif isinstance(event, VendorQuoted):
-            self._quotes[event.vendor] = event
-            self._outcomes.add(QuoteAccepted(zone=self.zone.id, vendor=event.vendor, reason="quoted"))
-        else:
-            self._quotes.pop(event.vendor, None)
-            self._outcomes.add(QuoteAccepted(zone=self.zone.id, vendor=event.vendor, reason="left"))
+        self.vendors.apply(event)
 
     def wake(self, time_s: float) -> None:
         self._time_s = time_s
@@ -215,6 +205,7 @@ class AuctionZone:
         slot = self.calendar.slot_at(time_s)
         if slot > self.book.present_slot:
             self.auctioneer.advance(slot + 1)
+            self.vendors.note_late()
             self.replanner.note_lapsed()
             self.replanner.replan_due()
             self.book.assignments()
@@ -245,7 +236,7 @@ class AuctionZone:
             "certificate": certificate_of(self.auctioneer).model_dump(mode="json"),
             "vendor_quotes": {
                 vendor: quote.model_dump(mode="json", exclude={"cell", "vendor"})
-                for vendor, quote in self._quotes.items()
+                for vendor, quote in self.vendors.quotes.items()
             },
         }
 
@@ -266,7 +257,7 @@ class AuctionZone:
             "jobs": self.book.state(),
             "leaving": self.replanner.state(),
             "judge": self.judge.state(),
-            "quotes": [quote.model_dump_json() for quote in self._quotes.values()],
+            "quotes": self.vendors.state(),
             "time_s": self._time_s,
         }
 
@@ -275,8 +266,7 @@ class AuctionZone:
         self.book.restore(state["jobs"], self._jobs)
         self.replanner.restore(state["leaving"])
         self.judge.restore(state["judge"], self._jobs)
-        quotes = [VendorQuoted.model_validate_json(quote) for quote in state["quotes"]]
-        self._quotes = {quote.vendor: quote for quote in quotes}
+        self.vendors.restore(state["quotes"])
         self._time_s = state["time_s"]
         self._close_borrowed()
 
@@ -289,7 +279,7 @@ class AuctionZone:
         return Request(
             id=id,
             demand=Demand.of(workload, workload.work_samples, self.zone, self.fleet, self.calendar.slot_s),
-            options=vendor_options(self._quotes, workload, self.calendar.slot_s),
+            options=self.vendors.options(workload),
             first_slot=self.auctioneer.market.first_slot,
             last_slot=self.calendar.last_slot_by(deadline_s),
         )
