@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from schemas.auction.bids import BidTerms, DeadlineTerms, VendorLeft, VendorQuoted
-from schemas.auction.settings import AuctionPolicy
+from schemas.auction.settings import AuctionPolicy, PdftspPolicy
 from schemas.base import MAX_MICROS, MAX_TIME_S, Event
 from schemas.cells import CellConfigured, GpuType, Node, Tariff, ThroughputRow, Zone
 from schemas.clock import ClockTicked
@@ -83,7 +83,8 @@ def configurations(draw: st.DrawFn) -> CellConfigured:
             ),
             policy=AuctionPolicy()
             if draw(st.booleans())
-            else AuctionPolicy(
+            else PdftspPolicy(
+                kind="pdftsp",
                 payment=one("critical", "published"),
                 order=one("room_first", "published"),
                 money_unit_micros=one(10**6, 1, MAX_MICROS),

@@ -1,4 +1,4 @@
-"""The manifests of the auction and its four baselines."""
+"""The manifests of the two auctions and their four baselines."""
 
 from schemas.auction.batches import BatchProblem, BatchSolution
 from schemas.auction.bids import QUOTES, BidTerms, DeadlineTerms, QuoteAccepted, VendorLeft, VendorQuoted
@@ -8,6 +8,7 @@ from schemas.auction.settings import (
     EarliestFinishPolicy,
     FixedPricePolicy,
     NoMergingPolicy,
+    PdftspPolicy,
     TitanPolicy,
 )
 from schemas.kind import Input, PolicyKind, PolicySettings, Solve
@@ -60,6 +61,7 @@ def _kind(settings: type[PolicySettings], solves: tuple[Solve, ...] = ()) -> Pol
 
 
 AUCTION = _kind(AuctionPolicy)
+PDFTSP = _kind(PdftspPolicy)
 EARLIEST_FINISH = _kind(EarliestFinishPolicy)
 NO_MERGING = _kind(NoMergingPolicy)
 FIXED_PRICE = _kind(FixedPricePolicy)
