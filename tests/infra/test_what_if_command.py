@@ -75,7 +75,14 @@ def read_off(log: Path) -> dict[str, dict[str, Any]]:
         pytest.param(("--scale-nodes", "2", "--add-nodes", "tiny:A100=1"), id="more nodes"),
         pytest.param(
             (
-                *("--money-unit-micros", "5000", "--max-value-per-compute-micros", "50000"),
+                *(
+                    "--policy",
+                    "pdftsp",
+                    "--money-unit-micros",
+                    "5000",
+                    "--max-value-per-compute-micros",
+                    "50000",
+                ),
                 *("--max-value-per-memory-micros", "50000"),
             ),
             id="declared prices",

@@ -16,7 +16,9 @@ from schemas.lora import LoraWorkload
 from schemas.lora_commands import RunCancelled, SlotAssigned
 
 
-def _kind(settings: type[PolicySettings], solves: tuple[Solve, ...] = ()) -> PolicyKind:
+def _kind(
+    settings: type[PolicySettings], solves: tuple[Solve, ...] = (), follows: tuple[str, ...] = ()
+) -> PolicyKind:
     return PolicyKind(
         settings=settings,
         zone="streams.policies.auction.zone:AuctionZone",
@@ -51,6 +53,7 @@ def _kind(settings: type[PolicySettings], solves: tuple[Solve, ...] = ()) -> Pol
             "event.ignored": ("unknown_vendor",),
         },
         solves=solves,
+        follows=follows,
         virtual_runners={SlotAssigned.RUNNER: "infra.simulation.lora.slots:VirtualSlots"},
         drawn="infra.workloads.auction:draw",
         figures="infra.figures.auction.figures:AuctionFigures",
@@ -60,8 +63,8 @@ def _kind(settings: type[PolicySettings], solves: tuple[Solve, ...] = ()) -> Pol
     )
 
 
-AUCTION = _kind(AuctionPolicy)
-PDFTSP = _kind(PdftspPolicy)
+AUCTION = _kind(AuctionPolicy, follows=("pdftsp",))
+PDFTSP = _kind(PdftspPolicy, follows=("auction",))
 EARLIEST_FINISH = _kind(EarliestFinishPolicy)
 NO_MERGING = _kind(NoMergingPolicy)
 FIXED_PRICE = _kind(FixedPricePolicy)
