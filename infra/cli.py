@@ -35,6 +35,7 @@ COMMANDS: MappingProxyType[str, str] = MappingProxyType(
         "explain": "infra.commands.explain:explain",
         "state": "infra.commands.state:state",
         "transfers": "infra.commands.transfers:transfers",
+        "prices": "infra.commands.prices:prices",
         "quote": "infra.commands.asking:quote",
         "vendor-quote": "infra.commands.asking:vendor_quote",
         "vendor": "infra.commands.vendor:vendor",

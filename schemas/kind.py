@@ -175,6 +175,8 @@ class PolicyKind:
     """`(CellConfigured, zone: str, Jobs, Nodes) -> ZoneFigures`: figures of a zone besides the summary."""
     view: Reference | None = None
     """`() -> PolicyView`: words for people; a general view without it."""
+    follows: tuple[str, ...] = ()
+    """Kinds of policies whose zones may change to this one and keep their jobs."""
     warm_up: Reference | None = None
     """`() -> Iterable[Event]`: events that a worker folds to compile the policy's code."""
     awaits_kernels: Reference | None = None

@@ -17,7 +17,7 @@ from infra.figures.summary import Summary, summarise
 from infra.simulation.simulator import SimulatedRun, Simulation
 from infra.workloads.auction import AuctionWorkload
 from schemas.auction.evidence import JobReplanned, evidence_of
-from schemas.auction.settings import AuctionPolicy
+from schemas.auction.settings import PdftspPolicy
 from schemas.base import Event
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
@@ -159,7 +159,7 @@ class Stopwatch:
 
 
 def simulate_day(
-    setting: PaperSetting, seed: int, policy_of: Callable[[AuctionPolicy], PolicySettings]
+    setting: PaperSetting, seed: int, policy_of: Callable[[PdftspPolicy], PolicySettings]
 ) -> Day:
     """Run a day of a setting until all its inputs are handled and its jobs are over.
 
@@ -172,7 +172,7 @@ def simulate_day(
     """
     cell, workload = draw(setting, seed)
     (zone,) = cell.zones
-    assert isinstance(zone.policy, AuctionPolicy)
+    assert isinstance(zone.policy, PdftspPolicy)
     cell = with_policy(cell, policy_of(zone.policy))
     watch = Stopwatch()
     start_s = time.perf_counter()

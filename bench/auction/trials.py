@@ -23,6 +23,7 @@ from schemas.auction.settings import (
     FixedPricePolicy,
     NoMergingPolicy,
     OpeningPrices,
+    PdftspPolicy,
     TitanPolicy,
 )
 from schemas.kind import PolicySettings
@@ -93,7 +94,7 @@ def _at_price(price_micros: int) -> FixedPricePolicy:
     return FixedPricePolicy(kind="fixed_price", price_per_thousand_samples_micros=price_micros)
 
 
-Contender = Callable[[AuctionPolicy, PaperSetting, int], PolicySettings]
+Contender = Callable[[PdftspPolicy, PaperSetting, int], PolicySettings]
 """Function of (declared policy, setting, seed) that returns a policy."""
 
 TITAN_TIME_LIMIT_S = 60.0
@@ -109,11 +110,11 @@ IMPROVEMENTS = MappingProxyType(
 forecast."""
 
 
-def _at_best(declared: AuctionPolicy, setting: PaperSetting, seed: int) -> PolicySettings:
+def _at_best(declared: PdftspPolicy, setting: PaperSetting, seed: int) -> PolicySettings:
     return declared.model_copy(update={**IMPROVEMENTS, "opening_prices": forecast(setting, seed)})
 
 
-def _fixed_price(declared: AuctionPolicy, setting: PaperSetting, seed: int) -> PolicySettings:  # noqa: ARG001
+def _fixed_price(declared: PdftspPolicy, setting: PaperSetting, seed: int) -> PolicySettings:  # noqa: ARG001
     return _at_price(tuned_price_micros(setting, seed))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import cast
 
 from schemas.auction.bids import BidTerms, VendorQuoted
-from schemas.auction.settings import AuctionPolicy
+from schemas.auction.settings import AuctionPolicy, MarketPolicy, PdftspPolicy
 from schemas.base import HOURS_PER_DAY, Event
 from schemas.cells import CellConfigured, GpuType, Node, Tariff, Zone
 from schemas.codec import Envelope
@@ -25,7 +25,8 @@ MOST_BIDS = 20_000
 """Limit on the bids that fill a cell: one with rising prices may never be full."""
 
 
-DECLARED = AuctionPolicy(
+DECLARED = PdftspPolicy(
+    kind="pdftsp",
     money_unit_micros=2 * UNIT,
     max_value_per_compute_micros=40 * UNIT,
     max_value_per_memory_micros=160 * UNIT,
@@ -33,7 +34,7 @@ DECLARED = AuctionPolicy(
 """Bounds that are valid for the bids below."""
 
 
-def configuration(nodes: int, slots: int = SLOTS, policy: AuctionPolicy | None = None) -> CellConfigured:
+def configuration(nodes: int, slots: int = SLOTS, policy: MarketPolicy | None = None) -> CellConfigured:
     """Return a cell of one zone: half A100, half A40, a tariff by hour, five vendors.
 
     Speeds and sizes follow GPT-2 with LoRA as in section 5.1 of the auction's paper: 40 and 15 samples per
@@ -146,7 +147,7 @@ class FilledCell:
 
 
 def filled(
-    nodes: int, seed: int, share: float, policy: AuctionPolicy | None = None, bids: int = MOST_BIDS
+    nodes: int, seed: int, share: float, policy: MarketPolicy | None = None, bids: int = MOST_BIDS
 ) -> tuple[FilledCell, random.Random]:
     """Return a cell whose window is filled to a share by admitted bids, or as far as `MOST_LIVE_JOBS` or a
     number of bids allow; with the generator of further bids."""

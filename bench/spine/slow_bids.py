@@ -17,7 +17,7 @@ from bench.figures import Measurement, Result, Table
 from bench.spine.calibration import Calibration, calibrated
 from bench.spine.cells import CELL, SLOT_S, UNIT
 from schemas.auction.bids import BidTerms, Task, VendorQuoted
-from schemas.auction.settings import AuctionPolicy
+from schemas.auction.settings import AuctionPolicy, PdftspPolicy
 from schemas.base import HOURS_PER_DAY, Event
 from schemas.cells import MAX_NODE_SLOTS, CellConfigured, GpuType, Node, Tariff, Zone
 from schemas.codec import Envelope
@@ -45,8 +45,11 @@ _TIMES = 3
 """Repetitions of each timing; the median counts, since a single one depends on the machine."""
 DEAR_MICROS = 10**12
 """More than any price, so that the certificate's search is not cut off."""
-_DECLARED = AuctionPolicy(
-    money_unit_micros=2 * UNIT, max_value_per_compute_micros=UNIT, max_value_per_memory_micros=UNIT
+_DECLARED = PdftspPolicy(
+    kind="pdftsp",
+    money_unit_micros=2 * UNIT,
+    max_value_per_compute_micros=UNIT,
+    max_value_per_memory_micros=UNIT,
 )
 _SAMPLES_PER_SLOT = 24_000
 """Samples of a full node."""

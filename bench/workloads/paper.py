@@ -32,7 +32,7 @@ from bench.workloads.throughput import (
 from infra.workloads.auction import AuctionWorkload
 from infra.workloads.timed import TimedEvent
 from schemas.auction.bids import BidTerms, VendorQuoted
-from schemas.auction.settings import AuctionPolicy
+from schemas.auction.settings import PdftspPolicy
 from schemas.base import HOURS_PER_DAY
 from schemas.cells import MAX_REMEMBERED_IDS, CellConfigured, GpuType, Node, Tariff, Zone
 from schemas.jobs import JobSubmitted
@@ -126,11 +126,12 @@ def configuration(
     )
 
 
-def _policy(density: ValueDensity, bounds: PolicyBounds) -> AuctionPolicy:
+def _policy(density: ValueDensity, bounds: PolicyBounds) -> PdftspPolicy:
     """Compute the bounds from the declared distribution, never from the drawn bids (erratum P4)."""
     per_compute = density.quantile(bounds.value_quantile)
     unit = density.quantile(bounds.money_unit_quantile)
-    return AuctionPolicy(
+    return PdftspPolicy(
+        kind="pdftsp",
         money_unit_micros=round(UNIT_MICROS * unit),
         max_value_per_compute_micros=round(UNIT_MICROS * per_compute),
         max_value_per_memory_micros=round(UNIT_MICROS * per_compute * mean_compute_over_memory()),

@@ -17,7 +17,7 @@ from infra.workloads.arrivals import Arrival, arrivals_of
 from infra.workloads.drawing import Drawing, DrawingOptions
 from infra.workloads.timed import TimedEvent, WorkloadError, check_time
 from schemas.auction.bids import BidTerms, VendorQuoted
-from schemas.auction.settings import AuctionPolicy
+from schemas.auction.settings import AuctionPolicy, PdftspPolicy
 from schemas.base import Event
 from schemas.cells import CellConfigured, GpuType, ThroughputRow, Zone
 from schemas.jobs import JobSubmitted
@@ -173,22 +173,23 @@ class BidDraw:
     def _within_bounds(self, row: ThroughputRow, work_s: float, bid_micros: float) -> int:
         """Cut a bid to the declared bounds on value per resource, which the prices' guarantees need."""
         gpu, policy = self._gpu(row), _auction_policy(self.zone)
-        if not policy.is_declared:
+        if not isinstance(policy, PdftspPolicy):
             return int(bid_micros)
         work_slots = work_s / self.cell.slot_s
         compute = work_slots * row.samples_per_s / gpu.samples_per_s
         memory = work_slots * row.memory_gib / (gpu.memory_gib - self.zone.base_model_memory_gib)
-        per_compute, per_memory = policy.max_value_per_compute_micros, policy.max_value_per_memory_micros
-        assert per_compute is not None, "declared bounds need both values"
-        assert per_memory is not None, "declared bounds need both values"
-        return int(min(bid_micros, per_compute * compute, per_memory * memory))
+        most_micros = (
+            policy.max_value_per_compute_micros * compute,
+            policy.max_value_per_memory_micros * memory,
+        )
+        return int(min(bid_micros, *most_micros))
 
 
 def _unit_micros(cell: CellConfigured) -> float:
     zone = cell.zones[0]
-    declared = _auction_policy(zone).money_unit_micros
-    if declared is not None:
-        return declared
+    policy = _auction_policy(zone)
+    if isinstance(policy, PdftspPolicy):
+        return policy.money_unit_micros
     micros_per_kwh = fmean(fmean(tariff.micros_per_kwh) for tariff in cell.tariffs)
     return NODE_SLOTS_PER_UNIT * micros_per_kwh * zone.gpu_types[0].power_kw * cell.slot_s / 3_600
 
@@ -221,9 +222,9 @@ def draw_quotes(cell: CellConfigured, seed: int) -> list[VendorQuoted]:
     ]
 
 
-def _auction_policy(zone: Zone) -> AuctionPolicy:
-    """Return a zone's auction policy, which states its money unit and its bounds on bids."""
-    if not isinstance(zone.policy, AuctionPolicy):
+def _auction_policy(zone: Zone) -> AuctionPolicy | PdftspPolicy:
+    """Return a zone's auction policy; pdFTSP's states its money unit and its bounds on bids."""
+    if not isinstance(zone.policy, AuctionPolicy | PdftspPolicy):
         raise WorkloadError(
             f"zone {zone.id} is under policy {zone.policy.kind}, and bids are drawn from the settings of an "
             "auction: set policy auction in the file, and select the other by --policy"

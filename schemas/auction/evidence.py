@@ -152,7 +152,7 @@ class Offer(Record):
     memory: CountedMemory | None = None
     """Memory that the plan assumes, on every GPU type; None in older decisions."""
     basis: Annotated[PriceBasis | None, Field(exclude_if=lambda basis: basis is None)] = None
-    """Basis of the price; None with declared bounds, and under policies without such prices."""
+    """Basis of the price; None under policies without such prices."""
     earliest_deadline_s: Annotated[float, Field(ge=0)] | None
     """Earliest deadline with a plan; None without one within the horizon."""
     room: Room

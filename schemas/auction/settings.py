@@ -1,9 +1,9 @@
 """Settings of the auction, and of the baselines for comparison (section 5.1)."""
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from schemas.auction.deliveries import Deliveries
 from schemas.base import HOURS_PER_DAY, LEAST_S, Identifier, Micros, Record
@@ -47,114 +47,68 @@ class MarketPolicy(PolicySettings):
     on what is delivered, and pays the vendor on delivery alone. None if vendors prepare data outside of the
     pipeline: training then begins after the vendor's delay, and the vendor counts as paid at admission."""
 
+    EVEN_QUOTAS: ClassVar[bool] = False
+    """Whether a plan reserves, in each of its slots, the work divided by the number of slots at that speed,
+    so that a declaration of a lower speed gains little. Otherwise it reserves s_ik as printed, even in the
+    last slot, which may need less."""
+
     def node_slots(self, zone: Zone) -> int:
         """Return the number of pairs of a node and a slot: each has prices and room."""
         return zone.horizon_slots * len(zone.nodes)
 
 
-_BYTES_PER_CLASS_SLOT = 32
-"""Bytes of two prices, and of the use of two resources."""
-_BYTES_PER_OPEN_SLOT = 2 * 19
-"""Bytes of the certificate's open part: units of two resources, in each slot of two horizons."""
-_BYTES_OF_DEMAND = 80 * 1_024
-"""Bytes of 512 classes of density: the demand, and the certificate's three points."""
-
-_BOUNDS = ("money_unit_micros", "max_value_per_compute_micros", "max_value_per_memory_micros")
-_Declared = Annotated[int | None, Field(ge=1, le=10**15, exclude_if=lambda bound: bound is None)]
+_Bound = Annotated[int, Field(ge=1, le=10**15)]
 
 
-class AuctionPolicy(MarketPolicy):
-    """Pricing of the auction. Without declared bounds, the zone finds its prices itself.
+def _class_faults(zone: Zone) -> Iterator[Fault]:
+    """Yield a fault if there are too many classes of nodes for the search."""
+    if (classes := len(zone.node_classes)) > MAX_NODE_CLASSES:
+        yield Fault(
+            "too_many_node_classes",
+            f"{classes} pairs of gpu type and tariff, but the exact search takes at most "
+            f"{MAX_NODE_CLASSES}: split the zone",
+            {"classes": classes, "most_classes": MAX_NODE_CLASSES},
+        )
 
-    With declared bounds on bids it is the published auction, in which they replace hindsight (erratum P4).
-    Resources are then normalised by a node's capacity (erratum P5): one node-slot of compute is a whole node
-    for one slot, so both bounds are densities of value, and alpha and beta are ratios of them to the money
-    unit. All other settings belong to this form.
+
+class PdftspPolicy(MarketPolicy):
+    """The published auction (section 3), with declared bounds on bids instead of hindsight (erratum P4).
+
+    Resources are normalised by a node's capacity (erratum P5): one node-slot of compute is a whole node for
+    one slot, so both bounds are densities of value, and alpha and beta are ratios of them to the money unit.
+    By default the errata P1 to P3 are followed, so that it is truthful.
     """
 
-    kind: Literal["auction"] = "auction"
+    kind: Literal["pdftsp"]
+    money_unit_micros: _Bound
+    """Least assumed welfare per normalised resource of a bid: the unit in which Lemma 2 assumes b-bar >=
+    1."""
+    max_value_per_compute_micros: _Bound
+    """Declared upper bound of bid / node-slots of compute; over the money unit it is alpha."""
+    max_value_per_memory_micros: _Bound
+    """Declared upper bound of bid / node-slots of memory; over the money unit it is beta."""
     payment: Literal["critical", "published"] = "critical"
     """Payment. `critical` charges the critical value (erratum P1); `published` charges Eq. 14 as printed."""
     order: Literal["room_first", "published"] = "room_first"
     """Order of the checks. `room_first` plans only node-slots with room (erratum P2); `published` plans
     regardless of room, and raises prices before it checks for room, as in Algorithm 1 as printed."""
-    # Omitted if it is the default, so that a configuration written before it was added keeps its bytes.
-    search: Annotated[Literal["exact", "published"], Field(exclude_if=lambda search: search == "exact")] = (
-        "exact"
-    )
+    search: Literal["exact", "published"] = "exact"
     """Search for a plan. `exact` finds the plan of least critical value; `published` is Algorithm 2 as
     printed, which can miss it (erratum P3)."""
-    money_unit_micros: _Declared = None
-    """Least assumed welfare per normalised resource of a bid: the unit in which Lemma 2 assumes b-bar >=
-    1."""
-    max_value_per_compute_micros: _Declared = None
-    """Declared upper bound of bid / node-slots of compute; over the money unit it is alpha."""
-    max_value_per_memory_micros: _Declared = None
-    """Declared upper bound of bid / node-slots of memory; over the money unit it is beta."""
     max_density_units: Annotated[float, Field(ge=1e-9, le=1e9)] = 1_000.0
     """Largest b-bar, in money units per node-slot, by which one bid raises prices. Set it slightly above the
     best expected bids; otherwise one absurd bid for a small part of a node prices out all others."""
-    steepness: Annotated[
-        Literal["declared", "learned"], Field(exclude_if=lambda steepness: steepness == "declared")
-    ] = "declared"
+    steepness: Literal["declared", "learned"] = "declared"
     """Source of alpha and beta. `declared`: the bounds above. `learned`: the winners, as soon as there are
     enough (erratum P4); the price of a full node-slot is then one that four fifths of them offered or
     exceeded."""
-    opening_prices: Annotated[
-        tuple[OpeningPrices, ...], Field(max_length=16, exclude_if=lambda prices: not prices)
-    ] = ()
+    opening_prices: Annotated[tuple[OpeningPrices, ...], Field(max_length=16)] = ()
     """Opening prices by GPU type; zero by default, as printed."""
 
-    @property
-    def is_declared(self) -> bool:
-        """Whether bounds on bids are declared."""
-        return self.money_unit_micros is not None
-
-    @property
-    def quotas(self) -> Literal["full", "even"]:
-        """Quota that a plan reserves in each of its slots. With declared bounds it is s_ik as printed, even
-        in the last slot, which may need less. Otherwise it is the work divided by the number of slots at that
-        speed, so that a declaration of a lower speed gains little."""
-        return "full" if self.is_declared else "even"
-
-    def state_bytes(self, zone: Zone) -> int:
-        """Return the most bytes of prices without declared bounds: prices and use of each class of nodes, the
-        room open to bids, and past bids."""
-        if self.is_declared:
-            return 0
-        per_slot = _BYTES_PER_CLASS_SLOT * len(zone.node_classes) + _BYTES_PER_OPEN_SLOT
-        return per_slot * zone.horizon_slots + _BYTES_OF_DEMAND
-
     def faults(self, zone: Zone) -> Iterator[Fault]:
-        """Yield faults: too many classes of nodes for the search, incomplete bounds or settings that require
-        them, and opening prices of a missing GPU type or for the second time."""
-        missing = [name for name in _BOUNDS if getattr(self, name) is None]
-        if 0 < len(missing) < len(_BOUNDS):
-            yield Fault(
-                "bounds_missing",
-                f"declares some bounds on bids and not {', '.join(missing)}: give all of them, or none",
-                {"settings": tuple(missing)},
-            )
-        elif missing and (
-            needless := [
-                name
-                for name, field in type(self).model_fields.items()
-                if name not in MarketPolicy.model_fields and getattr(self, name) != field.default
-            ]
-        ):
-            yield Fault(
-                "bounds_not_declared",
-                f"{', '.join(needless)} belongs to declared bounds: give {', '.join(_BOUNDS)}, or "
-                "let the zone find its prices without it",
-                {"settings": tuple(needless)},
-            )
-        if (classes := len(zone.node_classes)) > MAX_NODE_CLASSES:
-            yield Fault(
-                "too_many_node_classes",
-                f"{classes} pairs of gpu type and tariff, but the exact search takes at most "
-                f"{MAX_NODE_CLASSES}: split the zone",
-                {"classes": classes, "most_classes": MAX_NODE_CLASSES},
-            )
+        """Yield faults: too many classes of nodes for the search, and opening prices of a missing GPU type or
+        for the second time."""
+        yield from _class_faults(zone)
         types = {gpu.name for gpu in zone.gpu_types}
         named: set[str] = set()
         for prices in self.opening_prices:
@@ -171,6 +125,40 @@ class AuctionPolicy(MarketPolicy):
                     {"gpu_type": prices.gpu_type},
                 )
             named.add(prices.gpu_type)
+
+
+_BYTES_PER_CLASS_SLOT = 32
+"""Bytes of two prices, and of the use of two resources."""
+_BYTES_PER_OPEN_SLOT = 2 * 19
+"""Bytes of the certificate's open part: units of two resources, in each slot of two horizons."""
+_BYTES_OF_DEMAND = 80 * 1_024
+"""Bytes of 512 classes of density: the demand, and the certificate's three points."""
+
+
+class AuctionPolicy(MarketPolicy):
+    """The auction whose zone finds its prices itself, from the demand. It has no settings."""
+
+    kind: Literal["auction"] = "auction"
+    EVEN_QUOTAS: ClassVar = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_settings(cls, fields: Any) -> Any:
+        """Refuse settings that it had before pdFTSP was a policy of its own."""
+        moved = [name for name in fields if name != "kind" and name in PdftspPolicy.model_fields]
+        if moved:
+            raise ValueError(f"{', '.join(moved)}: settings of policy pdftsp, write kind: pdftsp")
+        return fields
+
+    def state_bytes(self, zone: Zone) -> int:
+        """Return the most bytes of prices: prices and use of each class of nodes, the room open to bids, and
+        past bids."""
+        per_slot = _BYTES_PER_CLASS_SLOT * len(zone.node_classes) + _BYTES_PER_OPEN_SLOT
+        return per_slot * zone.horizon_slots + _BYTES_OF_DEMAND
+
+    def faults(self, zone: Zone) -> Iterator[Fault]:
+        """Yield a fault if there are too many classes of nodes for the search."""
+        yield from _class_faults(zone)
 
 
 class EarliestFinishPolicy(MarketPolicy):

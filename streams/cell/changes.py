@@ -18,6 +18,7 @@ from schemas.changes import (
 )
 from schemas.decisions import EventIgnored, IgnoredReason, NodeMoved, ZoneAccepted
 from schemas.facts import Fact
+from schemas.kinds import KINDS
 from schemas.registry import runners_of
 from streams.cell.layout import InvalidLayoutError, Layout
 from streams.cell.nodes import Departure, NodeChange, NodePool, Step, commands_nodes
@@ -166,8 +167,8 @@ class Changes:
         zone, before = event.zone, self._layout
         layout = before.with_zone(event)
         is_new = zone.id not in before.zones
-        if not is_new and before.zones[zone.id].policy.kind != zone.policy.kind:
-            policy = before.zones[zone.id].policy.kind
+        policy = zone.policy.kind if is_new else before.zones[zone.id].policy.kind
+        if policy not in (zone.policy.kind, *KINDS[zone.policy.kind].follows):
             raise RefusedError("breaks_a_promise", case="other_policy", zone=zone.id, policy=policy)
         lent = next((server for server, loan in self._nodes.loans.items() if loan.owner == zone.id), None)
         if zone.lending is None and lent is not None:

@@ -1,6 +1,6 @@
 """The present state of a cell: its latest snapshot with the events since folded in, or a whole ledger."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from schemas.kafka_connection import KafkaConnection
@@ -42,14 +42,16 @@ def cell_on_kafka(kafka: KafkaConnection, topic_prefix: str, name: str, book: Ru
         return cell
 
 
-def cell_of_file(ledger: Path, name: str, book: RuleBook = RULES) -> Cell:
-    """Fold the events of a cell in a ledger file.
+def cell_of_file(
+    ledger: Path, name: str, book: RuleBook = RULES, until: Callable[[Cell], bool] = lambda _cell: False
+) -> Cell:
+    """Fold the events of a cell in a ledger file, to the end or until the cell is in some state.
 
     Raises:
         ReplayError: if the file is not one that `read_ledger_file` reads, or has no event of the cell.
         RulesError: if the rules that decide it are not at hand.
     """
-    return _folded(read_ledger_file(ledger), name, book)
+    return _folded(read_ledger_file(ledger), name, book, until)
 
 
 def latest_snapshot(reader: KafkaReader, topic: str, name: str) -> bytes | None:
@@ -75,11 +77,18 @@ def _restored(snapshot: bytes, book: RuleBook) -> Cell | None:
         return None
 
 
-def _folded(events: Iterable[LedgerEvent], name: str, book: RuleBook) -> Cell:
+def _folded(
+    events: Iterable[LedgerEvent],
+    name: str,
+    book: RuleBook,
+    until: Callable[[Cell], bool] = lambda _cell: False,
+) -> Cell:
     cell, others = Cell(name, book), set[str]()
     for event in events:
         if event.envelope.event.cell == name:
             cell.handle(event)
+            if until(cell):
+                break
         else:
             others.add(event.envelope.event.cell)
     if cell.offset < 0:

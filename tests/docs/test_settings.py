@@ -15,7 +15,7 @@ from executors.settings import JobSettings
 from executors.tuner.settings import TunerSettings
 from infra.kafka.settings import BrokerSettings
 from infra.lender.service import LenderSettings
-from schemas.auction.settings import AuctionPolicy
+from schemas.auction.settings import PdftspPolicy
 from schemas.elastic.settings import ElasticPolicy
 from schemas.experts.settings import ExpertsPolicy
 from schemas.kafka_connection import KafkaConnection
@@ -31,7 +31,7 @@ OF_EVERY_SERVICE = {*ServiceSettings.model_fields, "session_timeout_s", "heartbe
 
 @pytest.mark.parametrize(
     ("page", "policy"),
-    [("auction.md", AuctionPolicy), ("elastic.md", ElasticPolicy), ("experts.md", ExpertsPolicy)],
+    [("auction/pdftsp.md", PdftspPolicy), ("elastic.md", ElasticPolicy), ("experts.md", ExpertsPolicy)],
 )
 def test_settings_and_defaults(page: str, policy: type[PolicySettings]) -> None:
     settings = table_after((DOCS / page).read_text(encoding="utf-8"), "## Settings")

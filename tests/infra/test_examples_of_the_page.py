@@ -1,15 +1,17 @@
-"""Examples of docs/command-line/ that need no deployment: commands print the output that the page shows."""
+"""Examples of the pages that need no deployment: commands print the output that the page shows."""
 
 import pytest
 
 from infra.cli import run
 from infra.commands.options import CELLS_DIRECTORY
 
-PAGES = sorted((CELLS_DIRECTORY.parents[1] / "docs" / "command-line").glob("*.md"))
+DOCS = CELLS_DIRECTORY.parents[1] / "docs"
+PAGES = [*sorted((DOCS / "command-line").glob("*.md")), DOCS / "auction" / "pdftsp.md"]
 FIRST_COMMANDS = {
     "a simulation and its replay": pytest.param(
         "millrace simulate --seed 3 --jobs 100", marks=pytest.mark.slow
     ),
+    "a tour of pdFTSP": "millrace simulate --cells infra/cells/pdftsp.yaml --seed 1",
     "what if": "millrace simulate --cells infra/cells/demo.yaml --seed 7 --jobs 12",
 }
 LEFT_OUT = "…"

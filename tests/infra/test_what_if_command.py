@@ -75,7 +75,14 @@ def read_off(log: Path) -> dict[str, dict[str, Any]]:
         pytest.param(("--scale-nodes", "2", "--add-nodes", "tiny:A100=1"), id="more nodes"),
         pytest.param(
             (
-                *("--money-unit-micros", "5000", "--max-value-per-compute-micros", "50000"),
+                *(
+                    "--policy",
+                    "pdftsp",
+                    "--money-unit-micros",
+                    "5000",
+                    "--max-value-per-compute-micros",
+                    "50000",
+                ),
                 *("--max-value-per-memory-micros", "50000"),
             ),
             id="declared prices",
@@ -170,7 +177,7 @@ def test_ledger_of_baseline_runs_under_priced_auction(capsys, monkeypatch, tmp_p
     assert f"zone tiny of {ledger} declares no bounds on bids" in fault
     assert fault.endswith(": give --max-value-per-memory-micros\n")
     bounds = (*some, "--max-value-per-memory-micros", "9000")
-    found = asked_what_if(capsys, tmp_path, "--policy", "auction", *bounds)
+    found = asked_what_if(capsys, tmp_path, "--policy", "pdftsp", *bounds)
     before, after = found["totals"]["before"], found["totals"]["after"]
     assert before["revenue_micros"] < after["revenue_micros"]
 

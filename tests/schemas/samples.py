@@ -28,7 +28,7 @@ CONFIGURED: dict[str, Any] = {
             "gpu_types": [{"name": "a100", "samples_per_s": 40.0, "memory_gib": 80.0, "power_kw": 0.4}],
             "nodes": [{"id": "node-1", "gpu_type": "a100", "tariff": "flat"}],
             "policy": {
-                "kind": "auction",
+                "kind": "pdftsp",
                 "money_unit_micros": 1_000,
                 "max_value_per_compute_micros": 1_000_000,
                 "max_value_per_memory_micros": 1_000_000,

@@ -16,8 +16,6 @@ SEEDED = settings(
 between their fields, which schemas do not state."""
 
 MODELS: dict[str, Any] = {**EVENT_TYPES, **DECISION_TYPES}
-BOUNDS = ("money_unit_micros", "max_value_per_compute_micros", "max_value_per_memory_micros")
-"""Bounds of which an auction declares all, and then may set the rest, or none."""
 _YEAR_S = 365 * 86_400
 PRINTABLE = st.text(min_size=1, max_size=40).filter(str.isprintable)
 
@@ -102,8 +100,6 @@ def consistent_zone(zone: dict[str, Any], number: int = 0) -> None:
         gpu["power_kw"] = min(gpu.get("power_kw", 0.0), 1e-5)
     for index, node in enumerate(zone["nodes"]):
         node |= {"id": f"node-{number}-{index}", "gpu_type": "gpu-0", "tariff": "tariff-0"}
-    if zone["policy"]["kind"] == "auction" and not all(zone["policy"].get(name) for name in BOUNDS):
-        zone["policy"] = {"kind": "auction"}
     if zone["policy"]["kind"] == "merging":
         zone["gpu_types"] = zone["gpu_types"][:1]
     for row in zone.get("throughput", ()):

@@ -99,7 +99,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "a policy that does not exist": (
         zone(lambda zone: zone["policy"].update(kind="lottery")),
         "policy: kind lottery is not known, the known ones are auction, eft, elastic, experts, "
-        "fixed_price, inference, merging, ntm, titan",
+        "fixed_price, inference, merging, ntm, pdftsp, titan",
     ),
 }
 

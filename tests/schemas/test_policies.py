@@ -11,6 +11,7 @@ from schemas.auction.settings import (
     EarliestFinishPolicy,
     FixedPricePolicy,
     NoMergingPolicy,
+    PdftspPolicy,
     TitanPolicy,
 )
 from schemas.cells import AnyPolicy
@@ -20,7 +21,7 @@ from tests.schemas.samples import CONFIGURED
 BOUNDS = {name: bound for name, bound in CONFIGURED["zones"][0]["policy"].items() if name != "kind"}
 READ: dict[str, tuple[dict[str, Any], type]] = {
     "auction": ({"kind": "auction"}, AuctionPolicy),
-    "auction with bounds": ({"kind": "auction", **BOUNDS}, AuctionPolicy),
+    "pdftsp": ({"kind": "pdftsp", **BOUNDS}, PdftspPolicy),
     "eft": ({"kind": "eft"}, EarliestFinishPolicy),
     "ntm": ({"kind": "ntm"}, NoMergingPolicy),
     "titan": ({"kind": "titan"}, TitanPolicy),
@@ -46,7 +47,10 @@ def test_kind_selects_the_policy(policy, kind):
         ({"kind": ["eft"]}, "kind ['eft'] is not known"),
         (3, "should be an object"),
         (BOUNDS, "no kind is given"),
-        ({"kind": "auction", "money_unit_micros": 0}, "auction.money_unit_micros"),
+        ({"kind": "auction", **BOUNDS}, "micros: settings of policy pdftsp, write kind: pdftsp"),
+        ({"kind": "auction", "bounds": 1}, "auction.bounds"),
+        ({"kind": "pdftsp"}, "pdftsp.money_unit_micros"),
+        ({"kind": "pdftsp", **BOUNDS, "money_unit_micros": 0}, "pdftsp.money_unit_micros"),
         ({"kind": "fixed_price"}, "fixed_price.price_per_thousand_samples_micros"),
         ({"kind": "eft", **BOUNDS}, "eft.money_unit_micros"),
         ({"kind": "titan", "time_limit_s": 0.0}, "titan.time_limit_s"),
@@ -56,11 +60,3 @@ def test_invalid_policy_is_refused_by_name(policy, fault):
     with pytest.raises(ValidationError) as refused:
         read(policy)
     assert fault in describe(refused.value)
-
-
-def test_configuration_without_search_keeps_bytes():
-    exact = read({"kind": "auction", **BOUNDS})
-    assert exact.search == "exact"
-    assert b"search" not in exact.model_dump_json().encode()
-    published = read({"kind": "auction", **BOUNDS, "search": "published"})
-    assert json.loads(published.model_dump_json())["search"] == "published"

@@ -1,7 +1,7 @@
 """Small builders of events for the tests of the streams."""
 
 from schemas.auction.bids import BidTerms, VendorQuoted
-from schemas.auction.settings import AuctionPolicy
+from schemas.auction.settings import PdftspPolicy
 from schemas.base import Event
 from schemas.cells import CellConfigured, GpuType, Node, Tariff, Zone
 from schemas.clock import ClockTicked
@@ -28,7 +28,8 @@ def configuration(cell: str = "alpha") -> CellConfigured:
                 base_model_memory_gib=4.0,
                 gpu_types=(GpuType(name="a100", samples_per_s=10.0, memory_gib=80.0, power_kw=0.4),),
                 nodes=tuple(Node(id=f"{cell}-n{i}", gpu_type="a100", tariff="flat") for i in range(2)),
-                policy=AuctionPolicy(
+                policy=PdftspPolicy(
+                    kind="pdftsp",
                     money_unit_micros=1_000,
                     max_value_per_compute_micros=10_000_000,
                     max_value_per_memory_micros=10_000_000,

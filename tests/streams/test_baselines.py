@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from schemas.auction.settings import (
-    AuctionPolicy,
     EarliestFinishPolicy,
     FixedPricePolicy,
     NoMergingPolicy,
+    PdftspPolicy,
     TitanPolicy,
 )
 from schemas.base import Event, Outcome
@@ -25,7 +25,8 @@ from tests.support.solves import titan_answer
 
 BIDS = 50
 POLICIES: dict[str, Any] = {
-    "published": AuctionPolicy(
+    "published": PdftspPolicy(
+        kind="pdftsp",
         payment="published",
         order="published",
         search="published",

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from schemas.auction.bids import BidTerms, DeadlineTerms, VendorLeft, VendorQuoted
 from schemas.auction.deliveries import Deliveries, PreprocessingDelivered, PreprocessingFailed
-from schemas.auction.settings import AuctionPolicy
+from schemas.auction.settings import AuctionPolicy, PdftspPolicy
 from schemas.base import MAX_MICROS, MAX_TIME_S, Event
 from schemas.cells import CellConfigured, GpuType, Node, Tariff, ThroughputRow, Zone
 from schemas.clock import ClockTicked
@@ -87,7 +87,8 @@ def configurations(draw: st.DrawFn) -> CellConfigured:
             ),
             policy=AuctionPolicy(deliveries=one(None, Deliveries(), Deliveries(least_part=1)))
             if draw(st.booleans())
-            else AuctionPolicy(
+            else PdftspPolicy(
+                kind="pdftsp",
                 deliveries=one(None, Deliveries()),
                 payment=one("critical", "published"),
                 order=one("room_first", "published"),

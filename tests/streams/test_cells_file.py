@@ -16,7 +16,7 @@ CELL = """
         base_model_memory_gib: 4
         gpu_types: [{name: a100, samples_per_s: 10, memory_gib: 80}]
         nodes: [{id: n1, gpu_type: a100, tariff: flat}]
-        policy: {kind: auction, money_unit_micros: 1, max_value_per_compute_micros: 9,
+        policy: {kind: pdftsp, money_unit_micros: 1, max_value_per_compute_micros: 9,
                  max_value_per_memory_micros: 9}
 """
 

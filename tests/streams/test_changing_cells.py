@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from schemas.auction.settings import AuctionPolicy, EarliestFinishPolicy, NoMergingPolicy, TitanPolicy
+from schemas.auction.settings import EarliestFinishPolicy, NoMergingPolicy, PdftspPolicy, TitanPolicy
 from schemas.base import HOURS_PER_DAY, Event
 from schemas.cells import GpuType, Node, Tariff
 from schemas.changes import (
@@ -30,11 +30,14 @@ ORDERS = (NodeRegistered, NodeRetired, NodeLent, NodeReturned, NodeCordoned, Nod
 BIDS = 120
 CHANGES_PER_EVENT = 0.25
 NODES = ("a1", "a2", "b1", "y1", "n1", "n2")
-AUCTION = AuctionPolicy(
-    money_unit_micros=UNIT, max_value_per_compute_micros=4 * UNIT, max_value_per_memory_micros=4 * UNIT
+PDFTSP = PdftspPolicy(
+    kind="pdftsp",
+    money_unit_micros=UNIT,
+    max_value_per_compute_micros=4 * UNIT,
+    max_value_per_memory_micros=4 * UNIT,
 )
 POLICIES: dict[str, PolicySettings] = {
-    "auction": AUCTION,
+    "pdftsp": PDFTSP,
     "eft": EarliestFinishPolicy(kind="eft"),
     "ntm": NoMergingPolicy(kind="ntm"),
     "titan": TitanPolicy(kind="titan"),

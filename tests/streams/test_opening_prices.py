@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from schemas.auction.evidence import ZonePriced
-from schemas.auction.settings import AuctionPolicy, OpeningPrices
+from schemas.auction.settings import OpeningPrices, PdftspPolicy
 from schemas.base import HOURS_PER_DAY
 from schemas.cells import Zone
 from schemas.decisions import JobAdmitted, JobRejected
@@ -32,7 +32,8 @@ def market(*prices: OpeningPrices, steepness: str = "declared", horizon_slots: i
     """The zone of the other tests, under such prices."""
     return zone(
         horizon_slots=horizon_slots,
-        policy=AuctionPolicy(
+        policy=PdftspPolicy(
+            kind="pdftsp",
             money_unit_micros=UNIT,
             max_value_per_compute_micros=4 * UNIT,
             max_value_per_memory_micros=4 * UNIT,

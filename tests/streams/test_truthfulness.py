@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.auction.settings import AuctionPolicy
+from schemas.auction.settings import PdftspPolicy
 from schemas.decisions import JobAdmitted, JobWithdrawn
 from streams.cell.cell import Cell
 from tests.support.cells import EPOCH_S, UNIT, Bench, bid, tick, vendor, withdraw, zone
@@ -108,7 +108,8 @@ def test_the_worked_example_of_figure_10_holds():
 def test_published_payment_rewards_overbidding(payment, gain_micros):
     # Erratum P1: an empty cell asks no resource price, so Eq. 14 charges nothing, while F subtracts the
     # operational cost of 2. A user whose task is worth 1 loses truthfully, and gains by claiming 3.
-    policy = AuctionPolicy(
+    policy = PdftspPolicy(
+        kind="pdftsp",
         payment=payment,
         money_unit_micros=UNIT,
         max_value_per_compute_micros=4 * UNIT,

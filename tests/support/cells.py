@@ -7,7 +7,7 @@ from schemas.auction.batches import BatchSolution, SolvedPlan
 from schemas.auction.bids import BidTerms, DeadlineTerms, VendorLeft, VendorQuoted
 from schemas.auction.deliveries import PreprocessingDelivered, PreprocessingFailed
 from schemas.auction.evidence import JobReplanned
-from schemas.auction.settings import AuctionPolicy
+from schemas.auction.settings import PdftspPolicy
 from schemas.base import HOURS_PER_DAY, Event, Outcome
 from schemas.cells import CellConfigured, GpuType, Node, Tariff, Zone
 from schemas.clock import ClockTicked
@@ -65,7 +65,8 @@ def zone(**changes: Any) -> Zone:
             Node(id="a2", gpu_type="fast", tariff="t"),
             Node(id="b1", gpu_type="slow", tariff="t"),
         ),
-        "policy": AuctionPolicy(
+        "policy": PdftspPolicy(
+            kind="pdftsp",
             money_unit_micros=UNIT,
             max_value_per_compute_micros=4 * UNIT,
             max_value_per_memory_micros=4 * UNIT,

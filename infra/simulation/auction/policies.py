@@ -10,27 +10,26 @@ from schemas.auction.settings import (
     EarliestFinishPolicy,
     FixedPricePolicy,
     NoMergingPolicy,
+    PdftspPolicy,
     TitanPolicy,
 )
 from schemas.cells import CellConfigured, Zone
 from schemas.kind import PolicySettings
 
-PolicyName = Literal["auction", "published", "titan", "eft", "ntm", "fixed-price"]
-"""`published` is the auction of the paper, with its payment, its order and its search."""
+PolicyName = Literal["auction", "pdftsp", "published", "titan", "eft", "ntm", "fixed-price"]
+"""`published` is pdFTSP with the payment, the order and the search of the paper."""
 
 _BOUNDS = ("money_unit_micros", "max_value_per_compute_micros", "max_value_per_memory_micros")
-"""Settings that the published auction requires."""
+"""Settings that pdFTSP requires."""
 _DECLARED = {*_BOUNDS, "max_density_units"}
-_FORECAST = {"steepness", "opening_prices"}
-"""Settings that the published auction does not have."""
+"""Settings that the auction as printed has too."""
 
 
 @dataclass(frozen=True)
 class OtherPolicies:
     """Changes to make; by default none.
 
-    An auction keeps the bounds that its zone declares, if any. It also keeps its forecast of prices, which
-    the published one does not have.
+    pdFTSP keeps the settings of a zone that is under it already; the printed form keeps only the bounds.
     """
 
     policy: PolicyName | None = None
@@ -38,7 +37,7 @@ class OtherPolicies:
     price_per_thousand_samples_micros: int | None = None
     """Price of `fixed-price`, which requires it; None for the others."""
     prices: Mapping[str, int] = field(default_factory=dict)
-    """Fields of `AuctionPolicy` to set in every zone."""
+    """Fields of `PdftspPolicy` to set in every zone."""
 
     def of(self, cell: CellConfigured, source: str = "the cell") -> CellConfigured:
         """Return the changed configuration.
@@ -49,7 +48,7 @@ class OtherPolicies:
 
         Raises:
             CommandError: the fixed price is missing or superfluous; or neither a zone nor `prices` has the
-                bounds for the published auction; or the policy of a zone has no such prices; or a zone is
+                bounds for pdFTSP; or the policy of a zone has no such prices; or a zone is
                 invalid under its new policy.
         """
         if (self.price_per_thousand_samples_micros is None) == (self.policy == "fixed-price"):
@@ -67,8 +66,10 @@ class OtherPolicies:
         match self.policy:
             case None:
                 return zone.policy
-            case "auction" | "published":
-                return self._auction(zone, source)
+            case "auction":
+                return AuctionPolicy()
+            case "pdftsp" | "published":
+                return self._pdftsp(zone, source)
             case "titan":
                 return TitanPolicy(kind="titan")
             case "eft":
@@ -80,25 +81,25 @@ class OtherPolicies:
                 assert price is not None
                 return FixedPricePolicy(kind="fixed_price", price_per_thousand_samples_micros=price)
 
-    def _auction(self, zone: Zone, source: str) -> AuctionPolicy:
+    def _pdftsp(self, zone: Zone, source: str) -> PdftspPolicy:
         published = self.policy == "published"
         fields = dict[str, Any](self.prices)
-        if isinstance(zone.policy, AuctionPolicy) and zone.policy.is_declared:
-            fields = zone.policy.model_dump(include=_DECLARED if published else _DECLARED | _FORECAST)
-        elif published and (missing := [name for name in _BOUNDS if name not in self.prices]):
+        if isinstance(zone.policy, PdftspPolicy):
+            fields = zone.policy.model_dump(include=_DECLARED if published else None, exclude={"kind"})
+        elif missing := [name for name in _BOUNDS if name not in self.prices]:
             options = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
             raise CommandError(
-                f"zone {zone.id} of {source} declares no bounds on bids, as the printed auction needs them: "
+                f"zone {zone.id} of {source} declares no bounds on bids, as {self.policy} needs them: "
                 f"give {options}"
             )
         if published:
             fields |= {"payment": "published", "order": "published", "search": "published"}
-        return AuctionPolicy(**fields)
+        return PdftspPolicy(kind="pdftsp", **fields)
 
     def _priced(self, zone: Zone, policy: PolicySettings) -> PolicySettings:
         if not self.prices:
             return policy
-        if not isinstance(policy, AuctionPolicy):
+        if not isinstance(policy, PdftspPolicy):
             raise CommandError(
                 f"zone {zone.id} is under policy {policy.kind}, which has no {', '.join(self.prices)}"
             )

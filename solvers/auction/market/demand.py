@@ -7,7 +7,7 @@ from typing import NamedTuple, Self, cast
 import numpy as np
 
 from schemas.auction.evidence import MemorySource, SpeedSource
-from schemas.auction.settings import AuctionPolicy
+from schemas.auction.settings import MarketPolicy
 from schemas.cells import BaseDimensions, ThroughputRow, Zone
 from schemas.decisions import RejectionReason
 from schemas.facts import Fact
@@ -225,7 +225,7 @@ class Demand(NamedTuple):
 def _quota(per_slot: int, work_samples: int, zone: Zone) -> int:
     """Return the samples per slot of a task that can train at most `per_slot`."""
     quota = min(per_slot, work_samples)
-    if quota and isinstance(zone.policy, AuctionPolicy) and zone.policy.quotas == "even":
+    if quota and isinstance(zone.policy, MarketPolicy) and zone.policy.EVEN_QUOTAS:
         slots = -(-work_samples // quota)
         return -(-work_samples // slots)
     return quota

@@ -10,6 +10,7 @@ from solvers.auction.market.demand import Demand
 from solvers.auction.market.market import Market, Placement
 from solvers.auction.market.window import VendorOption, Window
 from solvers.auction.mechanism.search import Schedule
+from solvers.compiled import Floats
 
 
 class Request(NamedTuple):
@@ -170,6 +171,9 @@ class Prices(Protocol):
 
     def of_class(self, index: int) -> "ClassPrice":
         """Return the prices of the future node-slots of a class of nodes."""
+
+    def of_node_slots(self) -> Floats:
+        """Return the prices in micros of whole future node-slots, compute and memory, (slots, nodes)."""
 
     def take_over(self, before: "Prices") -> None:
         """Take over from prices of the zone with other nodes, window or settings, or of another kind. The

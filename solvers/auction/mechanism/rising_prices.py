@@ -201,6 +201,9 @@ class RisingPrices:
         compute, memory = self._market.compute_price[:, rows], self._market.memory_price[:, rows]
         return ClassPrice(_mean(compute), float(compute.max()), _mean(memory), float(memory.max()))
 
+    def of_node_slots(self) -> Floats:
+        return self._market.compute_price + self._market.memory_price
+
     def take_over(self, before: Prices) -> None:
         """Take over earlier prices. The bound then holds for the nodes, capacities and costs that each bid
         could use when it was counted.

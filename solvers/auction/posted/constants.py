@@ -2,8 +2,7 @@
 
 docs/auction/prices.md describes the rules that use them. A *part* is a fraction of what is named. *Held by*
 are tests that fail if the value is about doubled or halved: those of the rules, and the recorded outcomes
-(tests/streams/outcomes/auction-default.txt). No quick test notices another value of a constant that is *not
-held*; each has an intent that a zone would miss, so none is removed.
+(tests/streams/outcomes/auction-default.txt).
 """
 
 HOUR_S = 3_600.0
@@ -14,35 +13,36 @@ MOST_SUSTAINED = 4.0
 """Demand, as a multiple of the room of the past slots, above which it is a burst, such as the work of a day
 that arrives in an hour: no zone has such demand all day. Held by `test_bursts.py`."""
 MOST_UNSOLD = 4.0
-"""Most counted units of losers, as a multiple of those of winners. Not held."""
+"""Most counted units of losers, as a multiple of those of winners. Held by `test_held_constants.py`."""
 MOST_AWAY = 1 / 32
 """Most counted units of losers with higher offers, likewise: enough to detect demand for near slots by bids
-that never win. Not held."""
+that never win. Held by `test_held_constants.py`."""
 FORGOTTEN_AFTER = 4
 """Memories after which nothing is remembered, if their slots pass at once. Held by `test_demand_curve.py`."""
 SURPRISE = 2.0
 """Factor of a strong difference from the remembered demand, plus a standard deviation: with few bids, twice
 as many may be chance. Held by `test_demand_curve.py` and the recorded outcomes."""
 BUSY_PART = 1 / 2
-"""Expected demand, as a part of the mean, below which even less demand is no evidence of a change. Not
-held."""
+"""Expected demand, as a part of the mean, below which even less demand is no evidence of a change. Held by
+`test_held_constants.py`."""
 RECENT_PART = 0.1
 """Part of the span over which demand is averaged to detect a change. Held by the recorded outcomes."""
 FADING_DIVISOR = 2.0
-"""Divisor of that averaging time after a strong difference: memory then fades within the quotient. Not
-held."""
+"""Divisor of that averaging time after a strong difference: memory then fades within the quotient. Held by
+`test_held_constants.py`."""
 FASTEST_FADING = 0.5
 """Largest part of the memory that fades in a slot. Held by the recorded outcomes."""
 FAINT_PART = 1e-9
-"""Part of all units below which a class is dropped, which bounds the state. Not held."""
+"""Part of all units below which a class is dropped, which bounds the state. Held by
+`test_held_constants.py`."""
 
 # The hours of the day.
 
 MEMORY_DAYS = 3
-"""Number of days over which hours are averaged and comparisons fade. Not held."""
+"""Number of days over which hours are averaged and comparisons fade. Held by `test_held_constants.py`."""
 LONGEST_PAUSE_DAYS = 2
-"""Longest pause after which the present day continues; after a longer one, it counts as incomplete. Not
-held."""
+"""Longest pause after which the present day continues; after a longer one, it counts as incomplete. Held by
+`test_held_constants.py`."""
 DOUBT_S = 3 * HOUR_S
 """Time over which comparisons of slots with the pattern fade, in seconds. Held by `test_day_pattern.py`."""
 QUIETEST_PART = 1 / 64
@@ -55,7 +55,7 @@ SPAN_WINDOWS = 2.2
 `test_levels.py`."""
 BUSIEST_DIVISOR = 5
 """Divisor of the span for the shortest busy stretch: a fifth of the span, nearly half of a mean window. Tasks
-of a shorter one may run later. Not held."""
+of a shorter one may run later. Held by `test_held_constants.py`."""
 UNOBSERVED_PART = 0.2
 """Part of the span added to the observed one at the start, so that early demand counts less. Held by the
 recorded outcomes."""
@@ -75,10 +75,11 @@ LOW_OFFER_PART = 15 / 16
 of an almost worthless bid. Held by the recorded outcomes."""
 MOST_GUARD = 16.0
 """Largest guard, as a multiple of the base. Otherwise a few cheap bids of enormous amounts would determine
-the price of a full slot, and no usual bid could win and reveal the value of room. Not held."""
+the price of a full slot, and no usual bid could win and reveal the value of room. Held by
+`test_held_constants.py`."""
 FIRST_GUARD = 1_024.0
-"""Largest guard, as a multiple of the least level: without a base, 64 times the operational cost. Not
-held."""
+"""Largest guard, as a multiple of the least level: without a base, 64 times the operational cost. Held by
+`test_held_constants.py`."""
 FIRST_STEP = 1 / 16
 """Least level above 0, as a part of the operational cost per unit. Held by `test_levels.py` and the recorded
 outcomes."""
@@ -114,7 +115,7 @@ MOST_PREMIUM = 4.0
 """Largest counted excess of an offer over that, as a multiple of the typical one, for absurd offers. Held
 by `test_haste.py`."""
 MOST_COUNTED = HIGH_OFFER + MOST_PREMIUM
-"""Largest counted offer, as a multiple of the typical density. Not held."""
+"""Largest counted offer, as a multiple of the typical density. Held by `test_held_constants.py`."""
 SHORT_WINDOW_PART = 1 / 2
 """Short window, as a part of the mean window: tasks with less time are in haste, more with less time. Held by
 `test_haste.py` and the recorded outcomes."""

@@ -248,6 +248,9 @@ class PostedPrices:
             float(memory.max()),
         )
 
+    def of_node_slots(self) -> Floats:
+        return (self.compute_price + self.memory_price)[:, self._market.fleet.class_of_row]
+
     def take_over(self, before: Prices) -> None:
         """Keep the learned demand, since units are equal for all nodes; additional room counts again.
 

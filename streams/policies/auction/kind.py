@@ -1,4 +1,4 @@
-"""The manifests of the auction and its four baselines."""
+"""The manifests of the two auctions and their four baselines."""
 
 from schemas.auction.batches import BatchProblem, BatchSolution
 from schemas.auction.bids import QUOTES, BidTerms, DeadlineTerms, QuoteAccepted, VendorLeft, VendorQuoted
@@ -15,6 +15,7 @@ from schemas.auction.settings import (
     EarliestFinishPolicy,
     FixedPricePolicy,
     NoMergingPolicy,
+    PdftspPolicy,
     TitanPolicy,
 )
 from schemas.kind import Input, PolicyKind, PolicySettings, Solve, VirtualAnswer
@@ -22,7 +23,9 @@ from schemas.lora import LoraWorkload
 from schemas.lora_commands import RunCancelled, SlotAssigned
 
 
-def _kind(settings: type[PolicySettings], solves: tuple[Solve, ...] = ()) -> PolicyKind:
+def _kind(
+    settings: type[PolicySettings], solves: tuple[Solve, ...] = (), follows: tuple[str, ...] = ()
+) -> PolicyKind:
     return PolicyKind(
         settings=settings,
         zone="streams.policies.auction.zone:AuctionZone",
@@ -66,6 +69,7 @@ def _kind(settings: type[PolicySettings], solves: tuple[Solve, ...] = ()) -> Pol
             "event.ignored": ("unknown_vendor", "unknown_order", "order_is_over"),
         },
         solves=solves,
+        follows=follows,
         virtual_runners={SlotAssigned.RUNNER: "infra.simulation.lora.slots:VirtualSlots"},
         virtual_answers=(
             VirtualAnswer(
@@ -82,7 +86,8 @@ def _kind(settings: type[PolicySettings], solves: tuple[Solve, ...] = ()) -> Pol
     )
 
 
-AUCTION = _kind(AuctionPolicy)
+AUCTION = _kind(AuctionPolicy, follows=("pdftsp",))
+PDFTSP = _kind(PdftspPolicy, follows=("auction",))
 EARLIEST_FINISH = _kind(EarliestFinishPolicy)
 NO_MERGING = _kind(NoMergingPolicy)
 FIXED_PRICE = _kind(FixedPricePolicy)

@@ -9,6 +9,7 @@ from schemas.auction.settings import (
     EarliestFinishPolicy,
     FixedPricePolicy,
     NoMergingPolicy,
+    PdftspPolicy,
     TitanPolicy,
 )
 from schemas.kind import PolicySettings
@@ -35,10 +36,10 @@ from streams.policies.policy import ZoneContext
 
 def auctioneer_of(policy: PolicySettings, market: Market, calendar: Calendar) -> Auctioneer:
     """Return the auctioneer of a zone, which finds and prices plans and moves prices."""
-    if isinstance(policy, AuctionPolicy) and not policy.is_declared:
+    if isinstance(policy, AuctionPolicy):
         posted = PostedPrices(market, calendar)
         return Auctioneer(market, Posted(posted), posted)
-    if isinstance(policy, AuctionPolicy):
+    if isinstance(policy, PdftspPolicy):
         rises = _declared_rises(policy)
         mechanism = PrimalDual(payment=policy.payment, order=policy.order, search=policy.search)
         learned = LearnedSteepness(rises, market.horizon_slots) if policy.steepness == "learned" else None
@@ -69,7 +70,7 @@ def market_of(policy: PolicySettings) -> type[Market]:
 def opening_of(policy: PolicySettings, fleet: Fleet, calendar: Calendar) -> EmptyPrices:
     """Return the prices of empty node-slots: the policy's forecasts by the hour in which a slot begins, or
     0."""
-    forecasts = policy.opening_prices if isinstance(policy, AuctionPolicy) else ()
+    forecasts = policy.opening_prices if isinstance(policy, PdftspPolicy) else ()
 
     def hourly(by_type: Mapping[str, tuple[float, ...]]) -> ClassSlotValue:
         def price(index: int, slots: Ints) -> Floats | float:
@@ -84,15 +85,11 @@ def opening_of(policy: PolicySettings, fleet: Fleet, calendar: Calendar) -> Empt
     )
 
 
-def _declared_rises(policy: AuctionPolicy) -> PriceRises:
-    unit, compute = policy.money_unit_micros, policy.max_value_per_compute_micros
-    memory = policy.max_value_per_memory_micros
-    assert unit is not None, "the settings are validated"
-    assert compute is not None, "the settings are validated"
-    assert memory is not None, "the settings are validated"
+def _declared_rises(policy: PdftspPolicy) -> PriceRises:
+    unit = policy.money_unit_micros
     return PriceRises(
-        alpha=compute / unit,
-        beta=memory / unit,
+        alpha=policy.max_value_per_compute_micros / unit,
+        beta=policy.max_value_per_memory_micros / unit,
         max_density_micros=policy.max_density_units * unit,
     )
 

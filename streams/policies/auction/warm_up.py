@@ -3,7 +3,13 @@
 from collections.abc import Iterator
 
 from schemas.auction.bids import BidTerms, DeadlineTerms, VendorQuoted
-from schemas.auction.settings import AuctionPolicy, EarliestFinishPolicy, FixedPricePolicy, NoMergingPolicy
+from schemas.auction.settings import (
+    AuctionPolicy,
+    EarliestFinishPolicy,
+    FixedPricePolicy,
+    NoMergingPolicy,
+    PdftspPolicy,
+)
 from schemas.base import HOURS_PER_DAY, Event
 from schemas.cells import CellConfigured, GpuType, Node, Tariff, Zone
 from schemas.clock import ClockTicked
@@ -30,14 +36,15 @@ def is_large(zone: Zone) -> bool:
 
 
 def _policies() -> dict[str, PolicySettings]:
-    declared = AuctionPolicy(
+    declared = PdftspPolicy(
+        kind="pdftsp",
         money_unit_micros=_UNIT_MICROS,
         max_value_per_compute_micros=4 * _UNIT_MICROS,
         max_value_per_memory_micros=4 * _UNIT_MICROS,
     )
     return {
         "auction": AuctionPolicy(),
-        "declared": declared.model_copy(update={"steepness": "learned"}),
+        "pdftsp": declared.model_copy(update={"steepness": "learned"}),
         "published": declared.model_copy(
             update={"payment": "published", "order": "published", "search": "published"}
         ),

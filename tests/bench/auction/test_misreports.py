@@ -16,7 +16,7 @@ from bench.auction.play import (
     draw_world,
     utility,
 )
-from schemas.auction.settings import AuctionPolicy
+from schemas.auction.settings import AuctionPolicy, PdftspPolicy
 from schemas.fleet import RunFailed, RunFinished, RunProgressed
 from schemas.lora import Dataset, LoraHyperparameters
 from schemas.lora_commands import RunOrder, SlotAssigned
@@ -29,9 +29,10 @@ GAINLESS = (
 )
 
 
-def declared_policy() -> AuctionPolicy:
+def declared_policy() -> PdftspPolicy:
     """Bounds at the median of what is bid."""
-    return AuctionPolicy(
+    return PdftspPolicy(
+        kind="pdftsp",
         money_unit_micros=UNIT_MICROS,
         max_value_per_compute_micros=UNIT_MICROS,
         max_value_per_memory_micros=2 * UNIT_MICROS,

@@ -5,7 +5,7 @@ import pytest
 from infra.errors import CommandError
 from infra.simulation.alternative import Alternative, NodeAddition, check_comparable, losses
 from infra.simulation.auction.policies import OtherPolicies
-from schemas.auction.settings import EarliestFinishPolicy, OpeningPrices
+from schemas.auction.settings import AuctionPolicy, EarliestFinishPolicy, OpeningPrices
 from schemas.base import HOURS_PER_DAY
 from schemas.cells import CellConfigured, Node
 from tests.support.cells import UNIT, configuration, zone
@@ -51,7 +51,7 @@ def test_added_nodes_copy_tariff_under_free_names():
     assert {node.tariff for node in changed.zones[0].nodes} == {"t"}
 
 
-def test_prices_are_set_in_every_auction():
+def test_prices_are_set_in_every_zone():
     changed = OtherPolicies(prices={"money_unit_micros": 5, "max_value_per_compute_micros": 7}).of(CELL)
     policy = changed.zones[0].policy
     assert (policy.money_unit_micros, policy.max_value_per_compute_micros) == (5, 7)
@@ -60,7 +60,7 @@ def test_prices_are_set_in_every_auction():
 
 @pytest.mark.parametrize(
     ("name", "rules"),
-    [("auction", ("critical", "room_first", "exact")), ("published", ("published",) * 3)],
+    [("pdftsp", ("critical", "room_first", "exact")), ("published", ("published",) * 3)],
 )
 def test_prices_make_an_auction_where_there_was_none(name, rules):
     bounds = {
@@ -83,7 +83,8 @@ def test_forecast_prices_stay_except_under_printed_auction():
         update={"payment": "published", "order": "published", "search": "published"}
     )
     assert OtherPolicies("published").of(cell).zones[0].policy == printed
-    assert OtherPolicies("auction").of(cell).zones[0].policy == forecast
+    assert OtherPolicies("pdftsp").of(cell).zones[0].policy == forecast
+    assert OtherPolicies("auction").of(cell).zones[0].policy == AuctionPolicy()
 
 
 def test_scaling_undone_by_rounding_is_remarked():
@@ -123,7 +124,7 @@ FAULTS = {
         "zone z of the cell declares no bounds on bids, .* give --money-unit-micros, "
         "--max-value-per-compute-micros, --max-value-per-memory-micros$",
     ),
-    "an auction without one bound": (
+    "pdftsp without one bound": (
         OtherPolicies("published", prices={"money_unit_micros": 1, "max_value_per_memory_micros": 1}),
         EARLIEST_FINISH,
         "give --max-value-per-compute-micros$",

@@ -3,7 +3,7 @@
 import pytest
 
 from schemas.auction.evidence import JobReplanned, ZonePriced
-from schemas.auction.settings import AuctionPolicy, EarliestFinishPolicy, TitanPolicy
+from schemas.auction.settings import EarliestFinishPolicy, PdftspPolicy, TitanPolicy
 from schemas.base import HOURS_PER_DAY
 from schemas.cells import GpuType, Node, Tariff
 from schemas.changes import (
@@ -377,7 +377,8 @@ class TestCordonedNodes:
 class TestZonesConfiguredAnew:
     def test_prices_rise_by_new_settings(self):
         bench = small_zone("a1")
-        steeper = AuctionPolicy(
+        steeper = PdftspPolicy(
+            kind="pdftsp",
             money_unit_micros=UNIT,
             max_value_per_compute_micros=8 * UNIT,
             max_value_per_memory_micros=8 * UNIT,

@@ -13,6 +13,7 @@ from schemas.auction.settings import (
     FixedPricePolicy,
     NoMergingPolicy,
     OpeningPrices,
+    PdftspPolicy,
     TitanPolicy,
 )
 from schemas.base import HOURS_PER_DAY, Outcome
@@ -32,29 +33,29 @@ _HORIZON_SLOTS = 12
 _FLEET = (*(f"a{number}" for number in range(1, 5)), *(f"b{number}" for number in range(1, 4)))
 
 
-def _auction(**fields: Any) -> AuctionPolicy:
+def _pdftsp(**fields: Any) -> PdftspPolicy:
     bounds = {
         "money_unit_micros": UNIT,
         "max_value_per_compute_micros": 4 * UNIT,
         "max_value_per_memory_micros": 4 * UNIT,
     }
-    return AuctionPolicy(**bounds, **fields)
+    return PdftspPolicy(kind="pdftsp", **bounds, **fields)
 
 
 _RISING = tuple(UNIT * hour / (2 * HOURS_PER_DAY) for hour in range(HOURS_PER_DAY))
 
 POLICIES: MappingProxyType[str, PolicySettings] = MappingProxyType(
     {
-        "auction": _auction(),
+        "auction": _pdftsp(),
         "auction-default": AuctionPolicy(),
-        "auction-learned": _auction(
+        "auction-learned": _pdftsp(
             steepness="learned",
             opening_prices=(
                 OpeningPrices(gpu_type="fast", compute_micros=_RISING, memory_micros=_RISING),
                 OpeningPrices(gpu_type="slow", compute_micros=_RISING, memory_micros=_RISING),
             ),
         ),
-        "auction-published": _auction(payment="published", order="published", search="published"),
+        "auction-published": _pdftsp(payment="published", order="published", search="published"),
         "eft": EarliestFinishPolicy(kind="eft"),
         "ntm": NoMergingPolicy(kind="ntm"),
         "titan": TitanPolicy(kind="titan", relative_gap=0.0),

@@ -13,7 +13,7 @@ from infra.figures.board import Board
 from infra.figures.summary import summarise
 from infra.simulation.auction.price_forecast import forecast_from_ledger, own_forecasts
 from schemas.auction.evidence import ZonePriced
-from schemas.auction.settings import AuctionPolicy
+from schemas.auction.settings import AuctionPolicy, PdftspPolicy
 from schemas.base import HOURS_PER_DAY
 from schemas.clock import ClockTicked
 from streams.cell.cell import LedgerEvent
@@ -68,11 +68,11 @@ def test_printed_forecast_prices_the_next_day(tmp_path: Path) -> None:
     printed = CliRunner().invoke(app_with("forecast"), ["forecast", str(ledger)])
     assert printed.exit_code == 0, printed.output
     opening = yaml.safe_load(printed.stdout)["z"]["opening_prices"]
-    policy = {"money_unit_micros": UNIT, "max_value_per_compute_micros": UNIT} | {
+    policy = {"kind": "pdftsp", "money_unit_micros": UNIT, "max_value_per_compute_micros": UNIT} | {
         "max_value_per_memory_micros": UNIT,
         "opening_prices": opening,
     }
-    bench = Bench.configured(zones=(zone(policy=AuctionPolicy.model_validate(policy, strict=False)),))
+    bench = Bench.configured(zones=(zone(policy=PdftspPolicy.model_validate(policy, strict=False)),))
     bench.send(tick(0))
     (row,) = [row for row in opening if row["gpu_type"] == "fast"]
     assert len(row["compute_micros"]) == HOURS_PER_DAY
