@@ -16,6 +16,7 @@ from schemas.base import (
     distinct,
 )
 from schemas.kind import InputTopic
+from schemas.profiles import MeasuredSteps
 
 FLEET = InputTopic(
     "fleet", "Reports of executors: nodes that come and go, runs, their progress.", "nodes", "node"
@@ -178,6 +179,8 @@ class RunProgressed(RunReport):
     # Omitted if it is the default, so that reports written before it was added keep their bytes.
     memory_gib: Annotated[TakenGib | None, Field(exclude_if=lambda gib: gib is None)] = None
     """Memory of the run besides the base model; None if not measured."""
+    measured: Annotated[MeasuredSteps | None, Field(exclude_if=lambda steps: steps is None)] = None
+    """Duration of its steps alone since the last report; None if none was measured."""
     complete: bool
 
     @property

@@ -17,7 +17,7 @@ from schemas.merging.estimates import (
     PairScore,
     PastMerge,
 )
-from schemas.merging.reports import ProfileReported
+from schemas.merging.reports import TaskProfiled
 from schemas.merging.settings import KINDS_KEPT, TRANSFERS_KEPT, MergingPolicy, TransferabilityName
 from schemas.merging.workload import TuningWorkload
 from solvers.merging.transferability import Task2Feat, Task2Vec, Transferability
@@ -144,7 +144,7 @@ class Knowledge(Stateful):
             del self.kinds[oldest.key]
             self._forget_pairs_of(oldest.key)
 
-    def profiled(self, key: str, report: ProfileReported) -> Facts | None:
+    def profiled(self, key: str, report: TaskProfiled) -> Facts | None:
         """Keep a profile, and return its fault; None if it is sound."""
         kind, self.has_changed = self.kinds[key], True
         if self._policy.transferability == "task2feat":
