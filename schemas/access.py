@@ -39,7 +39,7 @@ def _grants(role: Role) -> Iterable[tuple[Operation, Iterable[str]]]:
         case "users":  # see decisions, views, and the reasons of refused records
             views = (view for view in VIEWS if view != ZONES_STATE)
             yield "READ", (DECISIONS, *views, *map(dead_letter_name, own))
-        case "vendors":
+        case "vendors" | "profilers":
             yield "READ", (DECISIONS, *map(dead_letter_name, own))
         case "inference":  # forecast from earlier loads, and read the servers of a zone from views
             yield "READ", (*own, DECISIONS, *VIEWS, *map(dead_letter_name, own))

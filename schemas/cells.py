@@ -61,6 +61,10 @@ _RECLAIM_ID_BYTES = 131
 """Most bytes of a reclaim's id. A server on loan has that of its reclaim, and the reclaim has it."""
 _BYTES_PER_LENDER = 16 * 1_024
 """Bytes of the ids of reclaims that are over."""
+MAX_PROFILE_READINGS = 1_024
+"""Most measurements of steps that a cell keeps, over all zones and kinds of jobs."""
+_BYTES_PER_PROFILE_READING = 240
+"""Bytes of a measurement: its GPU type's name, two digests and numbers."""
 _BYTES_PER_QUOTE = 512
 """Bytes of a vendor's standing quote in a zone."""
 _BYTES_PER_ZONE = 16 * 1_024
@@ -305,6 +309,7 @@ class CellConfigured(Event):
                 BYTES_PER_REMEMBERED_ID * 2 * self.duplicate_window_events,
                 _BYTES_PER_QUOTE * len(self.vendors) * zones,
                 _BYTES_PER_ZONE * zones,
+                MAX_PROFILE_READINGS * _BYTES_PER_PROFILE_READING,
             )
         )
 

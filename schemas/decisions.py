@@ -44,6 +44,7 @@ REASONS: Mapping[ReasonedDecision, OpenWords] = {
         "node_not_lent",
         "not_the_owner",
         "nothing_changes",
+        "profile_refused",
         "runner_missing",
         "unknown_job",
         "unknown_node",

@@ -16,6 +16,7 @@ from schemas.base import (
     distinct,
 )
 from schemas.kind import InputTopic
+from schemas.profiles import MeasuredSteps
 
 FLEET = InputTopic(
     "fleet", "Reports of executors: nodes that come and go, runs, their progress.", "nodes", "node"
@@ -195,6 +196,8 @@ class RunProgressed(RunReport):
     """Number of ranks of the measured steps."""
     micro_batch_size: Annotated[MicroBatchSize | None, Field(exclude_if=lambda size: size is None)] = None
     """Most samples of a rank in one pass of the measured steps."""
+    measured: Annotated[MeasuredSteps | None, Field(exclude_if=lambda steps: steps is None)] = None
+    """Duration of its steps alone since the last report; None if none was measured."""
     complete: bool
 
     @property

@@ -14,7 +14,9 @@ from pydantic import Field
 from schemas.base import Event, Kinded, OpenUnion, Outcome
 from schemas.cells import PolicySettings as PolicySettings
 
-Role = Literal["users", "vendors", "inference", "operators", "nodes", "worker", "solver", "auditor"]
+Role = Literal[
+    "users", "vendors", "profilers", "inference", "operators", "nodes", "worker", "solver", "auditor"
+]
 """Role of a client of Kafka."""
 ROLES: tuple[Role, ...] = get_args(Role)
 

@@ -47,6 +47,7 @@ from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceLoadR
 from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
 from schemas.kinds import KINDS, POLICY_EVENTS, InstalledTable
 from schemas.loans import LoanChanged, OfferAnswered, ReclaimEnded, ReclaimPlanned
+from schemas.profiles import ProfileAccepted, ProfileReported
 from schemas.rules import RulesAdopted
 from schemas.solves import SolveFinished, SolveRequested
 
@@ -60,6 +61,7 @@ _OF_EVERY_CELL: dict[str, tuple[type[Event], ...]] = {
         *(NodeOnline, NodeHeartbeat, NodeOffline, CommandRefused),
         *(RunStarted, RunProgressed, RunFinished, RunFailed),
     ),
+    topics.PROFILES: (ProfileReported,),
     topics.CLOCK: (ClockTicked,),
     topics.INFERENCE: (InferenceLoadReported, CapacityOffered, CapacityReclaimed),
     topics.SOLVES_FINISHED: (SolveFinished,),
@@ -78,6 +80,7 @@ _OF_EVERY_ZONE: tuple[type[Outcome], ...] = (
     NodeMoved,
     NodeStatusChanged,
     OfferAnswered,
+    ProfileAccepted,
     ReclaimEnded,
     ReclaimPlanned,
     RunDisowned,

@@ -12,11 +12,13 @@ from schemas.fleet import FLEET as FLEET_INPUT
 from schemas.kind import InputTopic
 from schemas.kinds import KINDS, POLICY_EVENTS, InstalledTable
 from schemas.loans import LoanChanged
+from schemas.profiles import PROFILES as PROFILES_INPUT
 from schemas.views import JobState, ZoneState
 
 CELLS = "cells"
 JOBS = "jobs"
 FLEET = FLEET_INPUT.name
+PROFILES = PROFILES_INPUT.name
 CLOCK = "clock"
 INFERENCE = "inference"
 SOLVES_FINISHED = "solves.finished"
@@ -38,6 +40,7 @@ _OF_EVERY_CELL = (
     InputTopic(CELLS, "Configurations of cells, from operators.", "operators"),
     InputTopic(JOBS, "Jobs, withdrawals and requests for a quote, from users.", "users", "user"),
     FLEET_INPUT,
+    PROFILES_INPUT,
     InputTopic(CLOCK, "The time of the cells.", "operators"),
     InputTopic(INFERENCE, "Load of inference servers, offers and reclaims.", "inference", "zone"),
     InputTopic(SOLVES_FINISHED, "Answers to requests for long solves, from solvers.", "solver", "zone"),

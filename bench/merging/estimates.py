@@ -37,7 +37,7 @@ from bench.merging.measured_truth import (
 )
 from infra.simulation.merging.tuner import VirtualTuner
 from schemas.merging.commands import JobOrder, ProfileOrdered
-from schemas.merging.reports import ProfileReported
+from schemas.merging.reports import TaskProfiled
 from schemas.merging.settings import MergingPolicy
 from schemas.merging.workload import TuningWorkload
 from solvers.merging.errors import GainErrors, IterationErrors
@@ -329,7 +329,7 @@ class QueriedZone:
             knowledge.profiled(kind.key, self._profile(workload))
         return kind
 
-    def _profile(self, workload: TuningWorkload) -> ProfileReported:
+    def _profile(self, workload: TuningWorkload) -> TaskProfiled:
         order = JobOrder(run_id="p1", job_id="j", user=_USER, workload=workload, resume_iterations=0)
         command = ProfileOrdered(
             zone=_ZONE,
@@ -341,5 +341,5 @@ class QueriedZone:
             fisher_samples=self._policy.fisher_samples,
         )
         ((_, report),) = self._tuner.carry_out(command, 0.0)
-        assert isinstance(report, ProfileReported), "a simulated profile run succeeds"
+        assert isinstance(report, TaskProfiled), "a simulated profile run succeeds"
         return report

@@ -314,7 +314,7 @@ class MarketCell:
         zone = cast(AuctionZone, self._cell.zones[ZONE])
         sought = Task.of(bid_for("sought", task, 0))
         try:
-            request = zone.request("sought", sought.workload, sought.deadline_s)
+            request = zone.request("sought", sought)
         except UnjudgeableError:
             return 0
         appraisal = zone.auctioneer.appraise(request)

@@ -195,6 +195,12 @@ class FusedEngine:
         """Return the number of records in the data of an attached task."""
         return self._residents[job_id].dataset_records
 
+    @property
+    def precision(self) -> str:
+        """Type of the numbers of a pass, such as `bfloat16`."""
+        kept = next(self._base.model.parameters()).dtype
+        return str(kept).removeprefix("torch.")
+
     def step_tokens(self, job_id: str) -> int:
         """Return the tokens of a task's last micro-batch; 0 before the first."""
         return self._residents[job_id].step_tokens

@@ -28,7 +28,7 @@ from executors.tuner.team import Team, come_together
 from executors.tuner.training import TrainingStep
 from schemas.fleet import RunFailed, RunReport, RunStarted
 from schemas.merging.commands import ProfileOrdered
-from schemas.merging.reports import MeasuredStep, ProfileReported
+from schemas.merging.reports import MeasuredStep, TaskProfiled
 
 _TRAINING_SHARE = 0.7
 """Share of the time for the steps; the rest is for the embedding."""
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Profile:
-    """Results of a profile run, as in the fields of `ProfileReported` of the same names."""
+    """Results of a profile run, as in the fields of `TaskProfiled` of the same names."""
 
     losses: tuple[float, ...]
     embedding: tuple[float, ...]
@@ -252,7 +252,7 @@ class ProfileRun:
             device, leads = self._around.device, membership.rank == 0
             found = profile(command, team, self._base, settings, device, deadline_s, leads, self._is_halted)
             if found is not None:
-                self._report(ProfileReported, vars(found))
+                self._report(TaskProfiled, vars(found))
             return found is not None
         finally:
             team.leave()

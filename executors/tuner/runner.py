@@ -31,12 +31,12 @@ from schemas.base import MAX_TEXT_LENGTH
 from schemas.commands import Command
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
 from schemas.merging.commands import JobOrder, LoaderPrewarmed, ProfileOrdered, TaskAssigned, TaskReleased
-from schemas.merging.reports import ProfileReported, TaskEvaluated
+from schemas.merging.reports import TaskEvaluated, TaskProfiled
 
 _POLL_S = 0.02
 _REPORTS: dict[str, type[RunReport]] = {
     report.TYPE: report
-    for report in (RunStarted, RunProgressed, RunFinished, RunFailed, ProfileReported, TaskEvaluated)
+    for report in (RunStarted, RunProgressed, RunFinished, RunFailed, TaskProfiled, TaskEvaluated)
 }
 _LEAST_PREWARM_S = 30.0
 """Least time to keep a loader: the clocks of cell and node differ."""
@@ -312,7 +312,7 @@ class TunerRunner:
         if assignment is None or report.run_id in assignment.over:
             return
         self._context.report(report)
-        if isinstance(report, RunFinished | RunFailed | ProfileReported):
+        if isinstance(report, RunFinished | RunFailed | TaskProfiled):
             assignment.over.add(report.run_id)
             how = report.TYPE.removeprefix("millrace.").removesuffix(".v1")
             _log.info(

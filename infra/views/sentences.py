@@ -91,6 +91,16 @@ _GENERAL: Sentences = MappingProxyType(
         "nothing_changes/not_cordoned": "node {node} is not cordoned",
         "nothing_changes/own_node": "zone {zone} owns node {node}",
         "nothing_changes/zone_is_so": "zone {zone} is configured so",
+        "profile_refused/faster_than_node": (
+            "a point of {gpu_type} trains {samples_per_s} samples/s, and a full node {most_samples_per_s}"
+        ),
+        "profile_refused/more_than_node": (
+            "a point of {gpu_type} takes {memory_gib} GiB, and a node has {most_gib} besides the base model"
+        ),
+        "profile_refused/other_base_model": (
+            "the profile is of base model {base_model}, and zone {zone} has {zone_base_model}"
+        ),
+        "profile_refused/unknown_gpu_type": "zone {zone} has no GPU type {gpu_type}",
         "run_failed": "node {node}: {error}",
         "run_failed/ended": "node {node} has ended its run",
         "run_failed/silent": "node {node} has reported nothing of run {run_id} for {silent_s:.0f} s",

@@ -76,6 +76,12 @@ class Room(Record):
 SpeedSource = Literal["row", "raised_to_row", "declared_within_row", "capped_by_row", "declared"]
 
 
+SpeedFrom = Literal["measured", "offline", "own_runs"]
+"""Source of a profile. `measured`: runs of other users' jobs of equal shape on nodes of the zone; `offline`:
+a published profile; `own_runs`: runs of the user's own jobs, which count only where there is nothing else,
+like a declaration."""
+
+
 class CountedSpeed(Record):
     """The speed of a task on a GPU type, and its source."""
 
@@ -86,7 +92,11 @@ class CountedSpeed(Record):
     the row, since less was declared; `capped_by_row`: the row, since more was declared; `declared`: as
     declared, since no row covers the task. Only with the last is the user responsible for a slower task.
 
+    With `speed_from`, a profile of the cell takes the place of the row.
+
     `declared_within_row`, only in older decisions: as declared, which was less than the row."""
+    speed_from: Annotated[SpeedFrom | None, Field(exclude_if=lambda origin: origin is None)] = None
+    """Source of the profile; None if the speed is of the zone's table or declared."""
 
 
 MemorySource = Literal["row", "raised_to_row", "declared"]

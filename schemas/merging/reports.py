@@ -33,10 +33,10 @@ class MeasuredStep(Record):
     """Part of `step_s` for the exchange of gradients."""
 
 
-class ProfileReported(RunReport):
+class TaskProfiled(RunReport):
     """Result of a bounded run of a new job. It ends that run."""
 
-    TYPE: ClassVar = "millrace.profile.reported.v1"
+    TYPE: ClassVar = "millrace.task.profiled.v1"
 
     losses: Annotated[tuple[Loss, ...], Field(min_length=1, max_length=MAX_TRACE)]
     """The mean token loss of each iteration, from the first on."""

@@ -23,6 +23,7 @@ from schemas.fleet import (
 )
 from schemas.inference import InferenceEvent
 from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
+from schemas.profiles import ProfileAccepted, ProfileReported
 from schemas.registry import writer_of
 from schemas.rules import RulesAdopted
 from schemas.solves import SolveFinished
@@ -36,6 +37,7 @@ from streams.cell.loans import Loans
 from streams.cell.nodes import NodePool
 from streams.cell.outcomes import Outcomes
 from streams.cell.places import stage
+from streams.cell.profiles import ProfileStore, refusal
 from streams.cell.recent_ids import RecentIds
 from streams.cell.rules import Rules, State
 from streams.cell.zones import Zones
@@ -63,7 +65,8 @@ class ConfiguredCell:
         self.jobs = JobRegister(window, live_bytes)
         self.nodes = nodes
         self._outcomes = Outcomes()
-        self._zones = Zones(nodes, self.jobs, live_bytes, rules.policies, self._outcomes)
+        self._profiles = ProfileStore()
+        self._zones = Zones(nodes, self.jobs, live_bytes, rules.policies, self._outcomes, self._profiles)
         self.zones = self._zones.policies
         """By id."""
         self._asked = self._zones.asked
@@ -93,6 +96,7 @@ class ConfiguredCell:
         cell._disowned.restore(state["disowned"])
         cell._loans.restore(state["loans"])
         cell.jobs.restore(state["jobs"])
+        cell._profiles.restore(state["profiles"])
         cell._zones.restore(state["zones"], cell.time_s)
         return cell
 
@@ -107,6 +111,7 @@ class ConfiguredCell:
             "nodes": self.nodes.state(),
             "loans": self._loans.state(),
             "jobs": self.jobs.state(),
+            "profiles": self._profiles.state(),
             "zones": {id: zone.state() for id, zone in self.zones.items()},
         }
 
@@ -128,6 +133,7 @@ class ConfiguredCell:
             },
             "nodes": described_nodes(self.nodes),
             "loans": described_loans(self.nodes),
+            "profiles": self._profiles.describe(),
             "zones": zones,
         }
 
@@ -176,6 +182,8 @@ class ConfiguredCell:
                 self._apply_fleet_event(event)
             case SolveFinished():
                 self._solved(event)
+            case ProfileReported():
+                self._profiled(event)
             case InferenceEvent():
                 self._loans.apply(event, self.time_s)
             case CellChange():
@@ -307,6 +315,19 @@ class ConfiguredCell:
             self._outcomes.add(unknown_solve(event))
         else:
             zone.solved(event)
+
+    def _profiled(self, event: ProfileReported) -> None:
+        zone = self.nodes.layout.zones.get(event.zone)
+        if zone is None:
+            self._ignore("unknown_zone", zone=event.zone)
+        elif (facts := refusal(event, zone)) is not None:
+            self._ignore("profile_refused", **facts)
+        else:
+            self._profiles.publish(event)
+            accepted = ProfileAccepted(
+                zone=event.zone, profiler=event.profiler, reason="recorded", points=len(event.points)
+            )
+            self._outcomes.add(accepted)
 
     def _pass_on(self, event: Event) -> None:
         """Pass an event that a policy has registered to the zones under it."""

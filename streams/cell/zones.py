@@ -16,6 +16,7 @@ from streams.cell.live_bytes import LiveBytes
 from streams.cell.nodes import NodePool
 from streams.cell.outcomes import Outcomes, ZoneOutcomes
 from streams.cell.places import Place, note, placed
+from streams.cell.profiles import ProfileStore, ZoneProfiles
 from streams.policies.policy import BrokenPromise, ZoneContext, ZonePolicy
 
 _DIGEST_BYTES = 8
@@ -31,6 +32,7 @@ class Zones:
         live_bytes: LiveBytes,
         kinds: Mapping[str, PolicyKind],
         outcomes: Outcomes,
+        profiles: ProfileStore,
     ) -> None:
         """Begin with empty zones.
 
@@ -40,6 +42,7 @@ class Zones:
             live_bytes: bytes of live jobs in a snapshot.
             kinds: the policies that the rules of the cell have.
             outcomes: decisions on the present event.
+            profiles: measured steps of kinds of jobs.
         """
         self._layout = nodes.layout
         self._nodes = nodes
@@ -47,6 +50,7 @@ class Zones:
         self._kinds = kinds
         self._live = live_bytes
         self._outcomes = outcomes
+        self._profiles = profiles
         self._time_s: float | None = None
         self.policies: dict[str, ZonePolicy] = {}
         self.asked: dict[str, ZonePolicy] = {}
@@ -158,6 +162,7 @@ class Zones:
             self._nodes.loans,
             self._nodes,
             ZoneOutcomes(self._outcomes, self._kinds[zone.policy.kind]),
+            ZoneProfiles(self._profiles, zone.id),
         )
 
     def _add(self, context: ZoneContext) -> None:

@@ -15,6 +15,7 @@ from streams.cell.live_bytes import LiveBytes
 from streams.cell.loan import Loan
 from streams.cell.nodes import NodeChange, NodeStates
 from streams.cell.outcomes import Outcomes
+from streams.cell.profiles import ZoneProfiles
 
 BrokenPromise = Facts
 """Facts of a refusal for `breaks_a_promise`, with a `case`."""
@@ -38,6 +39,8 @@ class ZoneContext:
     """Present states of the cell's nodes."""
     outcomes: Outcomes
     """Decisions on the present event, to which the zone adds its own."""
+    profiles: ZoneProfiles
+    """Measured steps of kinds of jobs in this zone: runs of the zone add to them, and profilers."""
 
 
 class ZonePolicy(Protocol):

@@ -40,33 +40,35 @@ TIMEOUT_S = 30.0
 # What each role may do, written down from what the role is for and not from the code's own table:
 # r reads, w writes, - neither.
 EXPECTED = """
-                      users vendors inference operators nodes worker solver auditor
-cells                 -     -       -         w         -     r      -      r
-jobs                  w     -       -         -         -     r      -      r
-quotes                -     w       -         -         -     r      -      r
-fleet                 -     -       -         -         w     r      -      r
-clock                 -     -       -         w         -     r      -      r
-inference             -     -       rw        -         -     r      -      r
-solves.finished       -     -       -         -         -     r      w      r
-ledger                -     -       -         r         -     rw     -      r
-decisions             r     r       r         r         -     w      -      r
-solves.requested      -     -       -         -         -     w      r      r
-rules.states          -     -       -         -         -     w      -      r
-commands              -     -       -         -         r     w      -      r
-prices                r     -       r         -         -     w      -      r
-staffing              r     -       r         -         -     w      -      r
-jobs.state            r     -       r         -         -     w      -      r
-loans                 r     -       r         -         -     w      -      r
-zones.state           -     -       r         -         -     w      -      r
-snapshots             -     -       -         -         -     rw     -      r
-cells.dlt             -     -       -         r         -     w      -      r
-jobs.dlt              r     -       -         r         -     w      -      r
-quotes.dlt            -     r       -         r         -     w      -      r
-fleet.dlt             -     -       -         r         -     w      -      r
-clock.dlt             -     -       -         r         -     w      -      r
-inference.dlt         -     -       r         r         -     w      -      r
-solves.finished.dlt   -     -       -         r         -     w      -      r
-ledger.dlt            -     -       -         r         -     w      -      r
+                      users vendors profilers inference operators nodes worker solver auditor
+cells                 -     -       -         -         w         -     r      -      r
+jobs                  w     -       -         -         -         -     r      -      r
+quotes                -     w       -         -         -         -     r      -      r
+profiles              -     -       w         -         -         -     r      -      r
+fleet                 -     -       -         -         -         w     r      -      r
+clock                 -     -       -         -         w         -     r      -      r
+inference             -     -       -         rw        -         -     r      -      r
+solves.finished       -     -       -         -         -         -     r      w      r
+ledger                -     -       -         -         r         -     rw     -      r
+decisions             r     r       r         r         r         -     w      -      r
+solves.requested      -     -       -         -         -         -     w      r      r
+rules.states          -     -       -         -         -         -     w      -      r
+commands              -     -       -         -         -         r     w      -      r
+prices                r     -       -         r         -         -     w      -      r
+staffing              r     -       -         r         -         -     w      -      r
+jobs.state            r     -       -         r         -         -     w      -      r
+loans                 r     -       -         r         -         -     w      -      r
+zones.state           -     -       -         r         -         -     w      -      r
+snapshots             -     -       -         -         -         -     rw     -      r
+cells.dlt             -     -       -         -         r         -     w      -      r
+jobs.dlt              r     -       -         -         r         -     w      -      r
+quotes.dlt            -     r       -         -         r         -     w      -      r
+profiles.dlt          -     -       r         -         r         -     w      -      r
+fleet.dlt             -     -       -         -         r         -     w      -      r
+clock.dlt             -     -       -         -         r         -     w      -      r
+inference.dlt         -     -       -         r         r         -     w      -      r
+solves.finished.dlt   -     -       -         -         r         -     w      -      r
+ledger.dlt            -     -       -         -         r         -     w      -      r
 """
 
 

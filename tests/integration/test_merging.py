@@ -18,7 +18,7 @@ from schemas.fleet import RunStarted
 from schemas.jobs import JobSubmitted
 from schemas.merging.commands import TaskAssigned
 from schemas.merging.outcomes import MergeJudged, TaskChanged
-from schemas.merging.reports import ProfileReported, TaskEvaluated
+from schemas.merging.reports import TaskEvaluated, TaskProfiled
 from schemas.merging.workload import MergingTerms, TuningWorkload
 from tests.integration.deployment import ROOT
 from tests.integration.watched_deployment import READY_S, WatchedDeployment, watched
@@ -85,7 +85,7 @@ def test_four_jobs_complete_despite_undone_merge(fleet: WatchedDeployment) -> No
         "misled": "undone",
     }
     # Equal data and hyperparameters are profiled once.
-    assert len(fleet.events(ProfileReported)) == 3
+    assert len(fleet.events(TaskProfiled)) == 3
     finished = judged["related"]
     assert finished.iterations < finished.iterations_alone
     accuracy = {each.job_id: each.accuracy for each in fleet.events(TaskEvaluated) if each.phase == "own"}
@@ -173,7 +173,7 @@ def test_job_completes_after_node_loss_during_profile(
         "the profile run has begun",
         READY_S,
     )
-    assert not [each for each in fleet.events(ProfileReported) if each.job_id == "profiled-twice"]
+    assert not [each for each in fleet.events(TaskProfiled) if each.job_id == "profiled-twice"]
     assert executor.pid is not None
     os.kill(executor.pid, signal.SIGKILL)
     # Nothing starts it again before the zone, whose only GPU it has, has ordered the next profile run there.

@@ -6,7 +6,7 @@ import pytest
 
 from schemas import codec
 from schemas.codec import InvalidRecordError
-from schemas.merging.reports import ProfileReported
+from schemas.merging.reports import TaskProfiled
 
 PROFILE = {
     "cell": "c",
@@ -33,11 +33,11 @@ PROFILE = {
 }
 
 
-def read(**fields: object) -> ProfileReported:
-    headers = [("ce_specversion", b"1.0"), ("ce_type", ProfileReported.TYPE.encode())]
+def read(**fields: object) -> TaskProfiled:
+    headers = [("ce_specversion", b"1.0"), ("ce_type", TaskProfiled.TYPE.encode())]
     headers += [("ce_id", b"1"), ("ce_source", b"n0")]
     event = codec.decode_event(json.dumps({**PROFILE, **fields}).encode(), headers).event
-    assert isinstance(event, ProfileReported)
+    assert isinstance(event, TaskProfiled)
     return event
 
 

@@ -24,6 +24,8 @@ def test_every_topic_is_there_once() -> None:
         "p.ledger.dlt",
         "p.loans",
         "p.prices",
+        "p.profiles",
+        "p.profiles.dlt",
         "p.quotes",
         "p.quotes.dlt",
         "p.rules.states",

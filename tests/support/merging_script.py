@@ -16,7 +16,7 @@ from schemas.merging.estimates import (
     TransferEstimate,
 )
 from schemas.merging.problems import MergeSolution, Share
-from schemas.merging.reports import MeasuredStep, ProfileReported, TaskEvaluated
+from schemas.merging.reports import MeasuredStep, TaskEvaluated, TaskProfiled
 from schemas.solves import SolveFinished, SolveRequested
 from tests.support.cells import Bench
 from tests.support.merging import CELL, MODEL, MergingBench, answer, merging_cell, submit, tick
@@ -150,9 +150,9 @@ class Script:
             ),
         )
 
-    def profile(self, job_id: str, **changes: Any) -> ProfileReported:
+    def profile(self, job_id: str, **changes: Any) -> TaskProfiled:
         """What the profile run of a job has shown."""
-        return ProfileReported(
+        return TaskProfiled(
             **{
                 **self._place(job_id),
                 "samples_done": 0,

@@ -13,7 +13,7 @@ from executors.node.settings import ExecutorSettings
 from executors.settings import GangSettings
 from schemas.commands import Command
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport
-from schemas.merging.reports import ProfileReported
+from schemas.merging.reports import TaskProfiled
 
 CELL = "c"
 WAIT_S = 60.0
@@ -129,7 +129,7 @@ def is_end(report: RunReport) -> bool:
     """Whether nothing of the run is on the node any more."""
     if isinstance(report, RunProgressed):
         return report.complete
-    return isinstance(report, RunFinished | RunFailed | ProfileReported)
+    return isinstance(report, RunFinished | RunFailed | TaskProfiled)
 
 
 def short(report: RunReport) -> str:

@@ -14,7 +14,7 @@ from schemas.lora import Dataset
 from schemas.merging.commands import ProfileOrdered
 from schemas.merging.estimates import EstimateProblem, EstimateSolution, KindEstimate, TransferEstimate
 from schemas.merging.problems import MergeProblem, MergeSolution, RivalProblem, Share
-from schemas.merging.reports import MeasuredStep, ProfileReported
+from schemas.merging.reports import MeasuredStep, TaskProfiled
 from schemas.merging.settings import MergingPolicy, SchemeName
 from schemas.merging.workload import MergingTerms, TrainingTarget, TuningHyperparameters, TuningWorkload
 from schemas.solves import SolveFinished, SolveRequested
@@ -94,9 +94,9 @@ def _answered(history: CellHistory, outcomes: list[Outcome]) -> SolveRequested |
     return plan
 
 
-def _profile(ordered: ProfileOrdered) -> ProfileReported:
+def _profile(ordered: ProfileOrdered) -> TaskProfiled:
     step = MeasuredStep(gpus=1, nodes=1, micro_batch_size=8, accumulation_steps=1, step_s=1.0, exchange_s=0.0)
-    return ProfileReported(
+    return TaskProfiled(
         cell=CELL,
         node=ordered.node,
         run_id=ordered.order.run_id,

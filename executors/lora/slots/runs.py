@@ -12,6 +12,7 @@ from executors.lora.slots.checkpoints import FinishedRun
 from executors.lora.task import LoraTask
 from schemas.fleet import FleetEvent, RunFailed, RunFinished, RunProgressed, RunStarted
 from schemas.lora_commands import RunOrder, SlotAssigned
+from schemas.profiles import MeasuredSteps
 
 _log = logging.getLogger(__name__)
 
@@ -85,9 +86,16 @@ class SlotRunReports:
             RunStarted(**self._places[job_id], samples_done=samples_done, dataset_samples=dataset_samples)
         )
 
-    def progressed(self, run: SlotRun, node_s: float, memory_gib: float | None, complete: bool) -> None:
+    def progressed(
+        self,
+        run: SlotRun,
+        node_s: float,
+        memory_gib: float | None,
+        measured: MeasuredSteps | None,
+        complete: bool,
+    ) -> None:
         """Report the progress of a run, if it has done a step: `node_s` is its time on the node, and
-        `memory_gib` its memory, if that was measured."""
+        `memory_gib` its memory and `measured` its steps alone, if they were measured."""
         if run.loss is not None:
             self._report(
                 RunProgressed(
@@ -96,6 +104,7 @@ class SlotRunReports:
                     loss=run.loss,
                     node_s=node_s,
                     memory_gib=memory_gib,
+                    measured=measured,
                     complete=complete,
                 )
             )

@@ -410,5 +410,9 @@ class SlotRuns:
     def _report_progress(self, run: SlotRun, complete: bool) -> None:
         job_id = run.job_id
         self._reports.progressed(
-            run, self._steps.node_s[job_id], self._steps.memory_gib.get(job_id), complete
+            run,
+            self._steps.node_s[job_id],
+            self._steps.memory_gib.get(job_id),
+            self._steps.take_measured(job_id),
+            complete,
         )

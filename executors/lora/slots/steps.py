@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from executors.lora.engine import FusedEngine, PartialStepError
 from executors.lora.faults import raise_if_device_is_lost
+from executors.lora.slots.lone_steps import LoneSteps
 from executors.node.runner import Clock
 from schemas.lora_commands import MEMORY_TOLERANCE_GIB, RunOrder
+from schemas.profiles import MeasuredSteps
 
 Outcome = float | Exception
 """A task's loss in a step, or the reason why it cannot continue."""
@@ -53,6 +55,12 @@ class FusedSteps:
         self._was_alone = False
         """Whether the last step measured a single task, while others waited."""
         self.node_s: defaultdict[str, float] = defaultdict(float)
+        self._alone = {order.job_id: LoneSteps(order.hyperparameters.batch_size) for order in orders}
+
+    def take_measured(self, job_id: str) -> MeasuredSteps | None:
+        """Return the task's steps alone since the last call; None if there were none."""
+        alone = self._alone.get(job_id)
+        return None if alone is None else alone.take(self._engine.precision)
 
     def step(self, job_ids: Sequence[str]) -> Mapping[str, Outcome]:
         """Advance each task by one micro-batch, or only one that is timed or measured alone. A task that
@@ -176,6 +184,11 @@ class FusedSteps:
     def _account(self, start_s: float, job_ids: Sequence[str]) -> None:
         """Divide the time of a step among its tasks."""
         took_s = self._since(start_s)
+        if len(job_ids) == 1 and job_ids[0] in self._alone:
+            (job_id,) = job_ids
+            self._alone[job_id].add(
+                took_s, self._engine.step_tokens(job_id), self._engine.samples_done(job_id)
+            )
         tokens = {job_id: self._engine.step_tokens(job_id) for job_id in job_ids}
         for job_id in job_ids:
             self.node_s[job_id] += took_s * min(tokens[job_id] / sum(tokens.values()), 1 / len(tokens))

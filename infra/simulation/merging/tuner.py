@@ -15,7 +15,7 @@ from schemas.merging.commands import (
     TaskAssigned,
     TaskReleased,
 )
-from schemas.merging.reports import MeasuredStep, ProfileReported, TaskEvaluated
+from schemas.merging.reports import MeasuredStep, TaskEvaluated, TaskProfiled
 from schemas.merging.workload import TuningWorkload
 
 _ROUNDING = 1e-9
@@ -95,7 +95,7 @@ class VirtualTuner:
         includes_epoch = workload.validation_path is not None and iterations >= workload.iterations_per_epoch
         yield (
             start_s + iterations * step.step_s,
-            ProfileReported(
+            TaskProfiled(
                 **self._place(command, command.order.run_id, command.order.job_id),
                 samples_done=0,
                 losses=profile.losses,

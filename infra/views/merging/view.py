@@ -24,7 +24,7 @@ from schemas.merging.outcomes import (
     QueuedTask,
     TaskChanged,
 )
-from schemas.merging.reports import ProfileReported, TaskEvaluated
+from schemas.merging.reports import TaskEvaluated, TaskProfiled
 from schemas.merging.workload import MergingTerms, TuningWorkload
 from schemas.solves import SolveFinished, SolveRequested
 
@@ -61,7 +61,7 @@ class MergingView(PolicyView):
                 return ["admitted to the queue", queued_words(place)]
             case JobForetold():
                 return list(forecast_words(record))
-            case ProfileReported():
+            case TaskProfiled():
                 return list(profile_words(record))
             case TaskEvaluated():
                 return [evaluated_words(record)]

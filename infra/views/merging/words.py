@@ -14,7 +14,7 @@ from schemas.merging.outcomes import (
     QueuedTask,
     TaskChanged,
 )
-from schemas.merging.reports import ProfileReported, TaskEvaluated
+from schemas.merging.reports import TaskEvaluated, TaskProfiled
 from schemas.merging.workload import TuningWorkload
 
 _HOW: dict[TransferMode, str] = {
@@ -72,7 +72,7 @@ def forecast_words(record: JobForetold) -> Iterator[str]:
     )
 
 
-def profile_words(report: ProfileReported) -> Iterator[str]:
+def profile_words(report: TaskProfiled) -> Iterator[str]:
     """Yield words about the results of a profile run."""
     steps = counted(len(report.losses), "iteration")
     yield f"{report.node} has profiled it: loss {report.losses[0]:.4f} to {report.losses[-1]:.4f} in {steps}"

@@ -1,12 +1,13 @@
 """Demand of a task on each class of nodes: samples per slot and memory."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple, Self, cast
 
 import numpy as np
 
-from schemas.auction.evidence import MemorySource, SpeedSource
+from schemas.auction.evidence import MemorySource, SpeedFrom, SpeedSource
 from schemas.auction.settings import MarketPolicy
 from schemas.cells import BaseDimensions, ThroughputRow, Zone
 from schemas.decisions import RejectionReason
@@ -62,6 +63,52 @@ class Speed(NamedTuple):
     gpu_type: str
     samples_per_s: float
     source: SpeedSource
+    speed_from: SpeedFrom | None = None
+
+
+class ProfiledSpeed(NamedTuple):
+    """Speed of a task on a GPU type, from the profile store of the cell, for a job of equal shape."""
+
+    samples_per_s: float
+    memory_gib: float | None
+    source: SpeedFrom
+
+
+Profiles = Mapping[str, ProfiledSpeed]
+"""Profiles that count for a task, by GPU type."""
+NO_PROFILES: Profiles = MappingProxyType({})
+
+
+class Known(NamedTuple):
+    """Measurements that cover a task: its profiles, and else the rows of the zone's table."""
+
+    speeds: Mapping[str, tuple[float, SpeedFrom | None]]
+    """Speed by GPU type, ascending, with its source; None for a row."""
+    memory_gib: float | None
+    """Largest memory of all types; None if none was measured."""
+    memory_is_own: bool = False
+    """Whether the memory was measured by runs of the user alone."""
+
+    @classmethod
+    def of(cls, workload: LoraWorkload, zone: Zone, profiles: Profiles = NO_PROFILES) -> Self:
+        """Return the measurements that cover a task in a zone."""
+        rows = covering_rows(workload.hyperparameters, zone)
+        speeds: dict[str, tuple[float, SpeedFrom | None]] = {
+            row.gpu_type: (row.samples_per_s, None) for row in rows
+        }
+        own = {gpu_type: each for gpu_type, each in profiles.items() if each.source == "own_runs"}
+        others = {gpu_type: each for gpu_type, each in profiles.items() if gpu_type not in own}
+        speeds |= {gpu_type: (each.samples_per_s, each.source) for gpu_type, each in others.items()}
+        speeds = {gpu_type: (each.samples_per_s, each.source) for gpu_type, each in own.items()} | speeds
+        memories = {row.gpu_type: row.memory_gib for row in rows} | _memories(others)
+        ordered = dict(sorted(speeds.items()))
+        if memories or workload.memory_gib is not None:
+            return cls(ordered, max(memories.values(), default=None))
+        return cls(ordered, max(_memories(own).values(), default=None), memory_is_own=True)
+
+
+def _memories(profiles: Profiles) -> dict[str, float]:
+    return {gpu_type: each.memory_gib for gpu_type, each in profiles.items() if each.memory_gib is not None}
 
 
 class TaskMemory(NamedTuple):
@@ -72,7 +119,7 @@ class TaskMemory(NamedTuple):
     source: MemorySource
 
 
-def counted_speeds(workload: LoraWorkload, rows: Sequence[ThroughputRow]) -> list[Speed]:
+def counted_speeds(workload: LoraWorkload, known: Known) -> list[Speed]:
     """Return the speed on each GPU type that the task may run on, by type; empty if none is known.
 
     The user's declaration determines the types that the task runs on, and the speed on types that the zone
@@ -80,49 +127,52 @@ def counted_speeds(workload: LoraWorkload, rows: Sequence[ThroughputRow]) -> lis
     would get room in smaller parts, and pay for less of the last one, than a task with a true declaration.
 
     Args:
-        rows: measurements that cover the task.
+        known: measurements that cover the task.
     """
-    measured = {row.gpu_type: row.samples_per_s for row in rows}
     declared = workload.speed_samples_per_s
     if declared is None:
-        return [Speed(gpu_type, speed, "row") for gpu_type, speed in measured.items()]
-    return [_counted(gpu_type, declared[gpu_type], measured.get(gpu_type)) for gpu_type in sorted(declared)]
+        return [Speed(gpu_type, speed, "row", origin) for gpu_type, (speed, origin) in known.speeds.items()]
+    return [_counted(gpu_type, declared[gpu_type], known) for gpu_type in sorted(declared)]
 
 
-def counted_memory(workload: LoraWorkload, rows: Sequence[ThroughputRow], fleet: Fleet) -> TaskMemory:
+def counted_memory(workload: LoraWorkload, known: Known, fleet: Fleet) -> TaskMemory:
     """Return the memory of the task without the base model, on any GPU type.
 
-    The largest of the rows counts, with those of types that the bid does not name: so a bid that names fewer
-    types does not count for less.
+    The largest of the measurements counts, with those of types that the bid does not name: so a bid that
+    names fewer types does not count for less.
 
     Args:
-        rows: measurements that cover the task; at least one, unless it declares its memory.
+        known: measurements that cover the task, with memory unless it declares its own.
     """
-    declared, measured = workload.memory_gib, max((row.memory_gib for row in rows), default=None)
+    declared, measured = workload.memory_gib, known.memory_gib
     least_gib = least_counted_gib(fleet)
     if measured is None or (declared is not None and declared >= measured):
         return TaskMemory(max(gib_up(cast(float, declared)), least_gib), "declared")
     return TaskMemory(max(gib_up(measured), least_gib), "row" if declared is None else "raised_to_row")
 
 
-def memory_rests_on_declaration(workload: LoraWorkload, zone: Zone) -> bool:
-    """Return whether the memory of the task is only declared: no row of any type covers it."""
-    return workload.memory_gib is not None and not covering_rows(workload.hyperparameters, zone)
+def memory_rests_on_declaration(workload: LoraWorkload, known: Known) -> bool:
+    """Return whether the user is responsible for the memory of the task: it is only declared, or measured by
+    the user's own runs."""
+    return known.memory_is_own or (workload.memory_gib is not None and known.memory_gib is None)
 
 
-def speed_rests_on_declaration(workload: LoraWorkload, zone: Zone, gpu_type: str) -> bool:
-    """Return whether the speed of the task on a type that it may run on is only declared."""
-    return workload.speed_samples_per_s is not None and all(
-        row.gpu_type != gpu_type for row in covering_rows(workload.hyperparameters, zone)
-    )
+def speed_rests_on_declaration(workload: LoraWorkload, known: Known, gpu_type: str) -> bool:
+    """Return whether the user is responsible for the speed of the task on a type that it may run on: it is
+    only declared, or measured by the user's own runs."""
+    if gpu_type in known.speeds:
+        return known.speeds[gpu_type][1] == "own_runs"
+    return workload.speed_samples_per_s is not None
 
 
-def _counted(gpu_type: str, declared: float, measured: float | None) -> Speed:
-    if measured is None:
+def _counted(gpu_type: str, declared: float, known: Known) -> Speed:
+    if gpu_type not in known.speeds:
         return Speed(gpu_type, declared, "declared")
+    measured, origin = known.speeds[gpu_type]
     if declared == measured:
-        return Speed(gpu_type, measured, "row")
-    return Speed(gpu_type, measured, "raised_to_row" if declared < measured else "capped_by_row")
+        return Speed(gpu_type, measured, "row", origin)
+    source: SpeedSource = "raised_to_row" if declared < measured else "capped_by_row"
+    return Speed(gpu_type, measured, source, origin)
 
 
 def covering_rows(shape: LoraHyperparameters, zone: Zone) -> list[ThroughputRow]:
@@ -166,15 +216,32 @@ class Demand(NamedTuple):
     """Share r_i / (C_km - r_b)."""
 
     @classmethod
-    def of(cls, workload: LoraWorkload, work_samples: int, zone: Zone, fleet: Fleet, slot_s: float) -> Self:
+    def of(
+        cls,
+        workload: LoraWorkload,
+        work_samples: int,
+        zone: Zone,
+        fleet: Fleet,
+        slot_s: float,
+        profiles: Profiles = NO_PROFILES,
+    ) -> Self:
         """Return the demand of `work_samples` of a task in a zone: all of its work, or the rest of it.
+
+        Args:
+            workload: of the task.
+            work_samples: number of samples to train.
+            zone: with its table of throughput.
+            fleet: nodes of the zone.
+            slot_s: length of a slot.
+            profiles: profiles of the task, which count before the table.
 
         Raises:
             UnjudgeableError: the speed of the task is unknown, it declares less memory than it must take, or
                 no node of the zone could ever hold it.
         """
-        _refuse_understated_memory(workload, zone)
-        speeds, memory_gib = _speeds_and_memory(workload, zone, fleet)
+        known = Known.of(workload, zone, profiles)
+        _refuse_understated_memory(workload, zone, known)
+        speeds, memory_gib = _speeds_and_memory(workload, zone, fleet, known)
         samples = [0] * len(fleet.classes)
         for index, node_class in enumerate(fleet.classes):
             per_slot = math.floor(speeds.get(node_class.gpu_type, 0.0) * slot_s)
@@ -231,17 +298,17 @@ def _quota(per_slot: int, work_samples: int, zone: Zone) -> int:
     return quota
 
 
-def _refuse_understated_memory(workload: LoraWorkload, zone: Zone) -> None:
+def _refuse_understated_memory(workload: LoraWorkload, zone: Zone, known: Known) -> None:
     """Raise if the declared memory is too low: it is reserved, and a shortage would harm the node's tasks."""
-    if zone.base_dimensions is None or not memory_rests_on_declaration(workload, zone):
+    if zone.base_dimensions is None or not memory_rests_on_declaration(workload, known):
         return
     least_gib = least_memory_gib(workload.hyperparameters, zone.base_dimensions)
-    if cast(float, workload.memory_gib) < least_gib:
+    if workload.memory_gib is not None and workload.memory_gib < least_gib:
         shape = workload.hyperparameters
         raise UnjudgeableError(
             "memory_understated",
             case="below_least",
-            declared_gib=cast(float, workload.memory_gib),
+            declared_gib=workload.memory_gib,
             least_gib=gib_up(least_gib),
             rank=shape.rank,
             batch_size=shape.batch_size,
@@ -256,12 +323,14 @@ def least_counted_gib(fleet: Fleet) -> float:
     return gib_up(fleet.largest_capacity_gib / MAX_RUNS_PER_SLOT)
 
 
-def _speeds_and_memory(workload: LoraWorkload, zone: Zone, fleet: Fleet) -> tuple[dict[str, float], float]:
+def _speeds_and_memory(
+    workload: LoraWorkload, zone: Zone, fleet: Fleet, known: Known
+) -> tuple[dict[str, float], float]:
     types = {gpu.name for gpu in zone.gpu_types}
     if unknown := sorted((workload.speed_samples_per_s or {}).keys() - types):
         raise UnjudgeableError("unknown_gpu_type", gpu_types=tuple(unknown))
-    rows = covering_rows(workload.hyperparameters, zone)
-    if not rows and (workload.speed_samples_per_s is None or workload.memory_gib is None):
+    lacks_speed = not known.speeds and workload.speed_samples_per_s is None
+    if lacks_speed or (known.memory_gib is None and workload.memory_gib is None):
         shape = workload.hyperparameters
         raise UnjudgeableError(
             "no_throughput_known",
@@ -269,5 +338,5 @@ def _speeds_and_memory(workload: LoraWorkload, zone: Zone, fleet: Fleet) -> tupl
             batch_size=shape.batch_size,
             sequence_length=shape.sequence_length,
         )
-    speeds = {speed.gpu_type: speed.samples_per_s for speed in counted_speeds(workload, rows)}
-    return speeds, counted_memory(workload, rows, fleet).gib
+    speeds = {speed.gpu_type: speed.samples_per_s for speed in counted_speeds(workload, known)}
+    return speeds, counted_memory(workload, known, fleet).gib

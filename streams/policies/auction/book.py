@@ -10,7 +10,12 @@ from schemas.decisions import JobCompleted, JobRefunded, JobWithdrawn
 from schemas.facts import Facts
 from schemas.fleet import RunFinished, RunProgressed
 from schemas.lora_commands import RunCancelled, RunOrder, SlotAssigned
-from solvers.auction.market.demand import Demand, memory_rests_on_declaration, speed_rests_on_declaration
+from solvers.auction.market.demand import (
+    Demand,
+    Known,
+    memory_rests_on_declaration,
+    speed_rests_on_declaration,
+)
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.market.market import Market, Placement
 from solvers.auction.mechanism.auctioneer import Auctioneer
@@ -67,11 +72,14 @@ class Outlook:
         """Return whether the user is responsible for the job's speed on a node."""
         fleet = self._market.fleet
         gpu_type = fleet.classes[fleet.class_of_row[row]].gpu_type
-        return speed_rests_on_declaration(job.workload, self._zone, gpu_type)
+        return speed_rests_on_declaration(job.workload, self._known(job), gpu_type)
 
     def memory_limit_gib(self, job: PlannedJob) -> float | None:
         """Return the memory reserved for the job, if its user is responsible for the amount; else None."""
-        return job.demand.memory_gib if memory_rests_on_declaration(job.workload, self._zone) else None
+        return job.demand.memory_gib if memory_rests_on_declaration(job.workload, self._known(job)) else None
+
+    def _known(self, job: PlannedJob) -> Known:
+        return Known.of(job.workload, self._zone, job.profiles)
 
     def awaits_evidence(self, job: PlannedJob) -> bool:
         """Return whether a late report of a run will show the cause of its delay.

@@ -51,7 +51,7 @@ def _of_job(job: PlannedJob, market: Market, fleet: Fleet, context: ZoneContext)
     try:
         # Each quota counts as a whole task: either it is trained in one slot, or it cannot be.
         demands = {
-            quota: Demand.of(job.workload, quota, context.zone, fleet, context.cell.slot_s)
+            quota: Demand.of(job.workload, quota, context.zone, fleet, context.cell.slot_s, job.profiles)
             for quota in {job.workload.work_samples, *(job.quotas[slot] for slot in ahead.slots)}
             if quota
         }

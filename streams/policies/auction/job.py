@@ -9,7 +9,7 @@ import numpy as np
 
 from schemas.auction.bids import Task
 from schemas.lora import Dataset, LoraWorkload
-from solvers.auction.market.demand import Demand
+from solvers.auction.market.demand import Demand, ProfiledSpeed, Profiles
 from solvers.auction.market.market import Placement
 from solvers.auction.mechanism.mechanism import Counted
 from streams.cell.jobs import Job
@@ -50,6 +50,15 @@ _PRICED_BYTES = 13
 """Packed bytes of each node-slot whose prices a job has raised: (slot, row)."""
 NODE_SLOT_BYTES = _HELD_NODE_SLOT_BYTES + _PRICED_BYTES
 """Most bytes that each node-slot of a new plan adds."""
+
+
+_PROFILED_BYTES = 176
+"""Packed bytes of a profile: the name of its GPU type, two numbers and its source."""
+
+
+def profiles_bytes(profiles: Profiles) -> int:
+    """Return the most bytes of a job's profiles in a snapshot."""
+    return _PROFILED_BYTES * len(profiles)
 
 
 def planned_bytes(placement: Placement, is_ordered: bool) -> int:
@@ -103,6 +112,8 @@ class PlannedJob:
     runs: dict[int, int | None] = field(default_factory=dict)
     """Samples done at the start of each ordered run without a reported end, by slot: a node may still have
     the run. None if its start was not reported, or its executor was lost since."""
+    profiles: dict[str, ProfiledSpeed] = field(default_factory=dict)
+    """Profiles by GPU type that its admission assumed: replanning assumes the same."""
     setback: Setback | None = None
     """Reason for which it is to be replanned; None if it is not."""
     _packed: bytes | None = field(default=None, metadata=NO_STATE)
@@ -162,7 +173,8 @@ class PlannedJob:
     def state_bytes(self) -> int:
         """Most bytes of it in a snapshot."""
         held = _HELD_NODE_SLOT_BYTES * len(self.rows) + _PRICED_BYTES * len(self.priced)
-        return ZONE_BYTES + held + ORDER_BYTES * (self.order is not None)
+        order = ORDER_BYTES * (self.order is not None)
+        return ZONE_BYTES + held + order + profiles_bytes(self.profiles)
 
     @property
     def awaits_delivery(self) -> bool:

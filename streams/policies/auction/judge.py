@@ -1,7 +1,7 @@
 """The decisions about the bids of a zone, one by one or in batches, and their records."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 from schemas.auction.bids import Task, bid_micros_of
@@ -13,7 +13,14 @@ from schemas.facts import NO_FACTS, Fact, Facts
 from schemas.jobs import JobQuoteRequested
 from schemas.lora import LoraWorkload
 from schemas.solves import SolveFinished
-from solvers.auction.market.demand import UnjudgeableError, counted_memory, counted_speeds, covering_rows
+from solvers.auction.market.demand import (
+    NO_PROFILES,
+    Known,
+    Profiles,
+    UnjudgeableError,
+    counted_memory,
+    counted_speeds,
+)
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.mechanism.auctioneer import Appraisal, Auctioneer, Award
 from solvers.auction.mechanism.mechanism import Request
@@ -21,7 +28,7 @@ from solvers.auction.mechanism.search import Schedule
 from streams.cell.jobs import Job
 from streams.cell.live_bytes import Refusal
 from streams.policies.auction.book import JobBook
-from streams.policies.auction.job import PlannedJob, planned_bytes
+from streams.policies.auction.job import PlannedJob, planned_bytes, profiles_bytes
 from streams.policies.auction.offers import certificate_of, offer_of
 from streams.policies.auction.vendors import Vendors
 from streams.policies.ignored import unknown_solve
@@ -39,11 +46,13 @@ class Bid:
     """Bid b_i."""
     deadline_s: float
     """Deadline d_i."""
+    profiles: Profiles = field(default_factory=dict)
+    """Profiles that count for the task, by GPU type."""
 
     @classmethod
-    def of(cls, job: Job) -> Self:
+    def of(cls, job: Job, profiles: Profiles = NO_PROFILES) -> Self:
         task = Task.of(job)
-        return cls(job, task.workload, bid_micros_of(job), task.deadline_s)
+        return cls(job, task.workload, bid_micros_of(job), task.deadline_s, profiles)
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,7 @@ class Verdicts:
             last_slot=request.last_slot,
             demand=request.demand,
             order=order,
+            profiles=dict(bid.profiles),
         )
         planned.hold(schedule.placement, request.demand, self._fleet.class_of_row)
         self._book.add(planned)
@@ -117,6 +127,7 @@ class Verdicts:
         self,
         request: JobQuoteRequested,
         workload: LoraWorkload,
+        profiles: Profiles,
         found: Appraisal | UnjudgeableError,
         remark: Mapping[str, Fact],
         full: Refusal,
@@ -124,6 +135,9 @@ class Verdicts:
         """Return the answer to a request for a quote.
 
         Args:
+            request: the request.
+            workload: its workload.
+            profiles: profiles that count for its task.
             found: appraisal by the auctioneer, or its error.
             remark: facts of a quote with a plan.
             full: refusal of the cell to keep a bid with that plan; None if it has room.
@@ -132,7 +146,7 @@ class Verdicts:
         if isinstance(found, UnjudgeableError):
             offer, reason, facts = None, found.reason, found.facts
         else:
-            offer = self._offer(workload, found)
+            offer = self._offer(workload, profiles, found)
             if found.schedule is None:
                 reason, facts = losing_reason(found, 0)
             else:
@@ -148,13 +162,13 @@ class Verdicts:
     def _judgement(self, bid: Bid, appraisal: Appraisal | None) -> AuctionEvidence:
         return AuctionEvidence(
             bid_micros=bid.bid_micros,
-            offer=None if appraisal is None else self._offer(bid.workload, appraisal),
+            offer=None if appraisal is None else self._offer(bid.workload, bid.profiles, appraisal),
             certificate=certificate_of(self._auctioneer),
         )
 
-    def _offer(self, workload: LoraWorkload, appraisal: Appraisal) -> Offer:
-        rows = covering_rows(workload.hyperparameters, self._zone)
-        speeds, memory = counted_speeds(workload, rows), counted_memory(workload, rows, self._fleet)
+    def _offer(self, workload: LoraWorkload, profiles: Profiles, appraisal: Appraisal) -> Offer:
+        known = Known.of(workload, self._zone, profiles)
+        speeds, memory = counted_speeds(workload, known), counted_memory(workload, known, self._fleet)
         return offer_of(appraisal, speeds, memory, self._fleet.nodes, self._calendar)
 
 
@@ -182,6 +196,8 @@ class Judge:
     """Decides about the bids of one zone, about each at its arrival: no bid waits, and there is no state. A
     subclass may decide later."""
 
+    takes_profiles = True
+    """Whether profiles count; not where a bid's demand is computed again later, when they may differ."""
     quote_facts: Mapping[str, Fact] = NO_FACTS
     """Facts of a quote with a plan: a `case` with its meaning here."""
 
@@ -196,7 +212,7 @@ class Judge:
         appraisal = self._auctioneer.appraise(request)
         schedule, price = appraisal.schedule, appraisal.price
         if schedule is not None and price is not None and bid.bid_micros > price.micros:
-            full = self.full(bid.job.user, 0, schedule)
+            full = self.full(bid.job.user, profiles_bytes(bid.profiles), schedule)
             if full is not None:
                 # It had a plan, so the bound includes it.
                 self._auctioneer.prices.lost(self._auctioneer.count_bid(bid.bid_micros, request, appraisal))

@@ -63,7 +63,12 @@ def offer_of(
         plan=None if schedule is None else plan_of(schedule, nodes),
         plan_gap_micros=None if gap_micros is None else math.ceil(gap_micros),
         speeds=tuple(
-            CountedSpeed(gpu_type=speed.gpu_type, samples_per_s=speed.samples_per_s, source=speed.source)
+            CountedSpeed(
+                gpu_type=speed.gpu_type,
+                samples_per_s=speed.samples_per_s,
+                source=speed.source,
+                speed_from=speed.speed_from,
+            )
             for speed in speeds
         ),
         memory=CountedMemory(gib=memory.gib, source=memory.source),

@@ -177,7 +177,14 @@ class Replanner:
         """Return the demand of the missing samples and their schedule, whose room is reserved; or the facts
         why no plan was found."""
         try:
-            demand = Demand.of(job.workload, missing, self._zone, self._market.fleet, self._calendar.slot_s)
+            demand = Demand.of(
+                job.workload,
+                missing,
+                self._zone,
+                self._market.fleet,
+                self._calendar.slot_s,
+                job.profiles,
+            )
         except UnjudgeableError as error:
             return {"case": "unjudgeable", "because": error.reason, **error.facts}
         schedule = self._auctioneer.replan(

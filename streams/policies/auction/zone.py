@@ -18,7 +18,7 @@ from schemas.fleet import (
 from schemas.jobs import JobQuoteRequested
 from schemas.lora import LoraWorkload
 from schemas.solves import SolveFinished
-from solvers.auction.market.demand import Demand, UnjudgeableError
+from solvers.auction.market.demand import NO_PROFILES, Demand, Profiles, UnjudgeableError
 from solvers.auction.market.fleet import Calendar, Fleet
 from solvers.auction.mechanism.auctioneer import Appraisal
 from solvers.auction.mechanism.mechanism import Request
@@ -28,10 +28,11 @@ from streams.cell.live_bytes import Refusal, job_bytes
 from streams.cell.nodes import NodeChange
 from streams.policies.auction.book import JobBook
 from streams.policies.auction.invariants import broken_invariants, broken_promises
-from streams.policies.auction.job import slot_of_run
+from streams.policies.auction.job import profiles_bytes, slot_of_run
 from streams.policies.auction.judge import Bid, Verdicts
 from streams.policies.auction.offers import basis_of, certificate_of, class_prices, priced
 from streams.policies.auction.policies import auctioneer_of, judge_of, market_of, opening_of
+from streams.policies.auction.profiles import measure, profiles_of
 from streams.policies.auction.replanning import Replanner
 from streams.policies.auction.runs import AuctionRuns
 from streams.policies.auction.vendors import Vendors
@@ -46,6 +47,7 @@ class AuctionZone:
         self._jobs = context.jobs
         self._loans = context.loans
         self._outcomes = context.outcomes
+        self._profiles = context.profiles
         self._time_s: float | None = None
         self._build(context, first_slot=0)
 
@@ -100,9 +102,10 @@ class AuctionZone:
         return [node for node in nodes if not self.book.occupies(self.fleet.row_of[node])]
 
     def submitted(self, job: Job) -> None:
-        bid = Bid.of(job)
+        task = Task.of(job)
+        bid = Bid.of(job, self._profiles_of(task.workload, job.user))
         try:
-            request = self.request(job.job_id, bid.workload, bid.deadline_s)
+            request = self.request(job.job_id, task, bid.profiles)
         except UnjudgeableError as error:
             # No scheduler could find a plan for it, so nothing is added to the bound.
             self._outcomes.add(self._verdicts.rejected(bid, error.reason, error.facts, None))
@@ -120,18 +123,21 @@ class AuctionZone:
 
     def quote(self, request: JobQuoteRequested) -> Outcome:
         task = Task.of(request)
+        profiles = self._profiles_of(task.workload, request.user)
         found: Appraisal | UnjudgeableError
         full: Refusal = None
         try:
-            found = self.auctioneer.appraise(self.request(request.quote_id, task.workload, task.deadline_s))
+            found = self.auctioneer.appraise(self.request(request.quote_id, task, profiles))
         except UnjudgeableError as error:
             found = error
         else:
             if found.schedule is not None:
                 full = self.judge.full(
-                    request.user, job_bytes(request.workload, request.terms), found.schedule
+                    request.user,
+                    job_bytes(request.workload, request.terms) + profiles_bytes(profiles),
+                    found.schedule,
                 )
-        return self._verdicts.quoted(request, task.workload, found, self.judge.quote_facts, full)
+        return self._verdicts.quoted(request, task.workload, profiles, found, self.judge.quote_facts, full)
 
     def run_changed(self, job: Job, report: RunReport) -> None:
         planned = self.book.jobs.get(job.job_id)
@@ -154,6 +160,9 @@ class AuctionZone:
             case RunStarted():
                 self._runs.start(planned, slot, report)
             case RunProgressed():
+                gpu_type = self.fleet.classes[self.fleet.class_of_row[planned.rows[slot]]].gpu_type
+                gpu = next(gpu for gpu in self.zone.gpu_types if gpu.name == gpu_type)
+                measure(planned.workload, job.user, report, gpu, self.zone, self._profiles)
                 self._runs.progress(planned, slot, report)
             case RunFailed():
                 self._runs.fail(planned, slot, report)
@@ -270,7 +279,12 @@ class AuctionZone:
         self._time_s = state["time_s"]
         self._close_borrowed()
 
-    def request(self, id: str, workload: LoraWorkload, deadline_s: float) -> Request:
+    def _profiles_of(self, workload: LoraWorkload, user: str) -> Profiles:
+        if not self.judge.takes_profiles:
+            return NO_PROFILES
+        return profiles_of(workload, user, self.zone, self._profiles)
+
+    def request(self, id: str, task: Task, profiles: Profiles = NO_PROFILES) -> Request:
         """Return the request to the auctioneer for a task.
 
         Raises:
@@ -278,10 +292,17 @@ class AuctionZone:
         """
         return Request(
             id=id,
-            demand=Demand.of(workload, workload.work_samples, self.zone, self.fleet, self.calendar.slot_s),
-            options=self.vendors.options(workload),
+            demand=Demand.of(
+                task.workload,
+                task.workload.work_samples,
+                self.zone,
+                self.fleet,
+                self.calendar.slot_s,
+                profiles,
+            ),
+            options=self.vendors.options(task.workload),
             first_slot=self.auctioneer.market.first_slot,
-            last_slot=self.calendar.last_slot_by(deadline_s),
+            last_slot=self.calendar.last_slot_by(task.deadline_s),
         )
 
     def _full_cost(self, class_index: int, slots: Ints) -> Floats:

@@ -12,7 +12,7 @@ from schemas.merging.outcomes import (
     TaskChanged,
 )
 from schemas.merging.problems import MergeProblem, MergeSolution, RivalProblem
-from schemas.merging.reports import ProfileReported, TaskEvaluated
+from schemas.merging.reports import TaskEvaluated, TaskProfiled
 from schemas.merging.settings import MergingPolicy
 from schemas.merging.workload import MergingTerms, TuningWorkload
 
@@ -22,7 +22,7 @@ MERGING = PolicyKind(
     workloads=(TuningWorkload,),
     terms=(MergingTerms,),
     evidence=(QueuedTask,),
-    inputs=(Input(ProfileReported, FLEET), Input(TaskEvaluated, FLEET)),
+    inputs=(Input(TaskProfiled, FLEET), Input(TaskEvaluated, FLEET)),
     outcomes=(
         *(JobForetold, TaskChanged, MergeJudged, PlanDecided),
         *(ProfileOrdered, TaskAssigned, TaskReleased, LoaderPrewarmed),

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 
 from schemas.facts import Facts
 from schemas.merging.estimates import MERGE_MODES, KindFacts, MergeMode
-from schemas.merging.reports import ProfileReported
+from schemas.merging.reports import TaskProfiled
 from schemas.merging.workload import TuningWorkload
 from solvers.merging.lookup_table import Configuration, sequence_class
 
@@ -43,7 +43,7 @@ def _digest(parts: Sequence[Any]) -> str:
 
 
 def fault_of(
-    report: ProfileReported, compared: Literal["embedding", "features"], length: int | None
+    report: TaskProfiled, compared: Literal["embedding", "features"], length: int | None
 ) -> Facts | None:
     """Return the fault of a profile; None if it is sound.
 
@@ -147,13 +147,13 @@ class KindOfJobs:
         unknown."""
         return self.finished_iterations if self.finished else self.iterations
 
-    def keep_profile(self, report: ProfileReported, embedding: Sequence[float]) -> None:
+    def keep_profile(self, report: TaskProfiled, embedding: Sequence[float]) -> None:
         """Keep a sound profile."""
         self.is_usable = True
         self.losses, self.embedding = report.losses, tuple(embedding)
         self.note_profile(report)
 
-    def note_profile(self, report: ProfileReported) -> None:
+    def note_profile(self, report: TaskProfiled) -> None:
         """Keep the figures of a profile, sound or not."""
         self.is_profiled = True
         self.loader_s, self.memory_gib = report.loader_s, report.memory_gib

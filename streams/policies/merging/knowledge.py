@@ -17,7 +17,7 @@ from schemas.merging.estimates import (
     PairScore,
     PastMerge,
 )
-from schemas.merging.reports import ProfileReported
+from schemas.merging.reports import TaskProfiled
 from schemas.merging.settings import (
     BARRED_KEPT,
     KINDS_KEPT,
@@ -153,7 +153,7 @@ class Knowledge(Stateful):
             del self.kinds[oldest.key]
             self._forget_pairs_of(oldest.key)
 
-    def profiled(self, key: str, report: ProfileReported) -> Facts | None:
+    def profiled(self, key: str, report: TaskProfiled) -> Facts | None:
         """Keep a profile, and return its fault; None if it is sound."""
         kind, self.has_changed = self.kinds[key], True
         if self._policy.transferability == "task2feat":

@@ -6,7 +6,7 @@ from typing import cast
 from schemas.facts import NO_FACTS, Fact
 from schemas.fleet import RunFailed, RunFinished, RunReport
 from schemas.merging.outcomes import ForecastReason
-from schemas.merging.reports import ProfileReported, TaskEvaluated
+from schemas.merging.reports import TaskEvaluated, TaskProfiled
 from schemas.merging.settings import STAGES_PER_PIPELINE, MergingPolicy
 from streams.policies.gang.gang import generation_of
 from streams.policies.gang.gangs import Why
@@ -88,7 +88,7 @@ class MergingRuns(Tasks):
 
     def _report_of_member(self, job: TuningJob, report: RunReport, backs_off: bool) -> None:
         match report:
-            case ProfileReported():
+            case TaskProfiled():
                 if job.stage == "profiling":
                     self._profiled(job, report)
             case TaskEvaluated():
@@ -98,7 +98,7 @@ class MergingRuns(Tasks):
             case _:
                 super()._report_of_member(job, report, backs_off)
 
-    def _profiled(self, job: TuningJob, report: ProfileReported) -> None:
+    def _profiled(self, job: TuningJob, report: TaskProfiled) -> None:
         fault = self._knowledge.profiled(job.kind, report)
         self.speeds.profiled(self._knowledge.kinds[job.kind], report.steps)
         job.stage = "ready"

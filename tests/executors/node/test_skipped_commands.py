@@ -12,7 +12,7 @@ from schemas.experts.commands import ExpertsPlaced, LayerPlacement, RankMember, 
 from schemas.experts.workload import MoeTrainWorkload
 from schemas.fleet import CommandRefused, NodeOnline, RefusedRun, RunProgressed, RunReport
 from schemas.lora import Dataset
-from schemas.merging.reports import ProfileReported
+from schemas.merging.reports import TaskProfiled
 from tests.support import elastic_nodes, executors, tuner_nodes
 from tests.support.disturbed.nodes import ModelNode, VirtualTime
 from tests.support.disturbed.runners import ElasticRunners, LoraRunners, MoeRunners, TunerRunners
@@ -212,7 +212,7 @@ class TestProfileRuns:
         tuner.run(20)
         assert tuner.refused == []
         assert tuner.ends() == ["p1/j0", "p2/j0"]
-        assert isinstance(tuner.told[-1], ProfileReported), short(tuner.told[-1])
+        assert isinstance(tuner.told[-1], TaskProfiled), short(tuner.told[-1])
 
     def test_one_that_a_killed_node_continues_is_replaced(self, tuner: Bench) -> None:
         tuner.tell(profile("p1/j0"))

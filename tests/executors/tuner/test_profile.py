@@ -14,7 +14,7 @@ from executors.tuner.embedding import (
 )
 from schemas.fleet import RunStarted
 from schemas.lora import Dataset
-from schemas.merging.reports import MAX_EMBEDDING, ProfileReported, TaskEvaluated
+from schemas.merging.reports import MAX_EMBEDDING, TaskEvaluated, TaskProfiled
 from tests.support.tuner_nodes import Fleet, assigned, order, profile_of, workload
 from tests.support.tuner_tasks import LoneWorker, open_trainer, reports_of
 
@@ -28,7 +28,7 @@ def test_profile_run_reports_its_measurements(fleet: Fleet) -> None:
     fleet.tell(profile_of("n1", order("a")))
     fleet.until_over("a/1")
     assert len(fleet.reports(RunStarted)) == 1
-    (report,) = fleet.reports(ProfileReported)
+    (report,) = fleet.reports(TaskProfiled)
     assert len(report.losses) == 5
     assert report.losses[-1] < report.losses[0]
     assert 0 < report.accuracy < 1
@@ -44,14 +44,14 @@ def test_profile_run_reports_its_measurements(fleet: Fleet) -> None:
 def test_a_profile_run_without_validation_data(fleet: Fleet) -> None:
     fleet.tell(profile_of("n1", order("a", workload(validation=None, sharing=False))))
     fleet.until_over("a/1")
-    (report,) = fleet.reports(ProfileReported)
+    (report,) = fleet.reports(TaskProfiled)
     assert report.accuracy is None
 
 
 def test_whole_epoch_profile_reports_its_accuracy(fleet: Fleet) -> None:
     fleet.tell(profile_of("n1", order("a"), iterations=12))
     fleet.until_over("a/1")
-    (report,) = fleet.reports(ProfileReported)
+    (report,) = fleet.reports(TaskProfiled)
     assert len(report.losses) == 12, "it goes on after its epoch of eight"
     assert report.accuracy_after_epoch > report.accuracy
 

@@ -6,7 +6,7 @@ import torch
 from executors.tuner.settings import TunerSettings
 from schemas.fleet import RunFailed, RunFinished
 from schemas.merging.commands import JobOrder
-from schemas.merging.reports import ProfileReported, TaskEvaluated
+from schemas.merging.reports import TaskEvaluated, TaskProfiled
 from tests.support.tuner_nodes import Fleet, order, profile_of, released, workload
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -29,7 +29,7 @@ def job(job_id: str, iterations: int = 20, generation: int = 1, done: int = 0, *
 def test_profile_run_measures_device(fleet: Fleet) -> None:
     fleet.tell(profile_of("n1", job("a", hyperparameters={})))
     fleet.until_over("a/1")
-    (report,) = fleet.reports(ProfileReported)
+    (report,) = fleet.reports(TaskProfiled)
     # Each of another batch, and with dropout: so few need not fall from the first to the last.
     assert min(report.losses[1:]) < report.losses[0]
     assert report.memory_gib > 0

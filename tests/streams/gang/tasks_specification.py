@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
 from schemas.merging.problems import Share
-from schemas.merging.reports import ProfileReported
+from schemas.merging.reports import TaskProfiled
 from tests.streams.gang.specification import MOST_FAILURES
 
 TIMEOUT_S = 1_200.0
@@ -228,11 +228,11 @@ class TasksSpecification:
                 self.failed(job, report.node, report.permanent)
             case RunFinished() if job.ending is None and job.stage != "profiling":
                 self._finished(job, report.samples_done, forecast_s)
-            case ProfileReported() if job.in_force:
+            case TaskProfiled() if job.in_force:
                 if job.stage == "profiling":
                     job.stage, job.in_force, job.is_alive = "ready", False, False
-            case RunFinished() | RunProgressed(complete=True) | ProfileReported():
-                self._ended(job, None if isinstance(report, ProfileReported) else report.samples_done)
+            case RunFinished() | RunProgressed(complete=True) | TaskProfiled():
+                self._ended(job, None if isinstance(report, TaskProfiled) else report.samples_done)
         self.settle()
 
     def _goes_on(self, job: SpecifiedJob, report: RunStarted | RunProgressed, forecast_s: float) -> None:

@@ -15,6 +15,7 @@ from streams.cell.layout import Layout
 from streams.cell.live_bytes import LiveBytes
 from streams.cell.nodes import NodeChange, NodePool
 from streams.cell.outcomes import Outcomes
+from streams.cell.profiles import ProfileStore, ZoneProfiles
 from streams.cell.states import from_state, state_of
 from streams.policies.gang.gang import Gang
 from streams.policies.gang.gangs import Cause, Why
@@ -92,7 +93,16 @@ class History:
         self.live = LiveBytes(10**9)
         self.outcomes = Outcomes()
         nodes = NodePool(Layout(CELL))
-        context = ZoneContext(CELL, CELL.zones[0], {}, self.live, nodes.loans, nodes, self.outcomes)
+        context = ZoneContext(
+            CELL,
+            CELL.zones[0],
+            {},
+            self.live,
+            nodes.loans,
+            nodes,
+            self.outcomes,
+            ZoneProfiles(ProfileStore(), "z"),
+        )
         self.gangs = PlainGangs(context)
         self.orders = self.gangs.orders
         self.orders.timeout_s = TIMEOUT_S

@@ -20,7 +20,7 @@ from schemas.fleet import (
 )
 from schemas.merging.commands import TaskAssigned
 from schemas.merging.outcomes import JobForetold, MergeJudged
-from schemas.merging.reports import MeasuredStep, ProfileReported, TaskEvaluated
+from schemas.merging.reports import MeasuredStep, TaskEvaluated, TaskProfiled
 from schemas.merging.workload import TuningHyperparameters, TuningWorkload
 from tests.streams.merging.test_histories import STEPS, History, check_end
 from tests.support.examples import examples, long
@@ -122,12 +122,12 @@ class HostileHistory(History):
         error = self.rng.choice(["", "out of memory"])
         return RunFailed(**place, error=error, permanent=self.rng.random() < 0.2)
 
-    def _profiled(self, job: dict[str, Any], place: dict[str, Any]) -> ProfileReported:
+    def _profiled(self, job: dict[str, Any], place: dict[str, Any]) -> TaskProfiled:
         rng = self.rng
         losses = [max(2.0 - 0.1 * number, 0.0) for number in range(12)]
         if rng.random() < 0.5:
             losses = rng.choices(LOSSES, k=rng.choice([1, 2, 3, 64]))
-        return ProfileReported(
+        return TaskProfiled(
             **place,
             losses=tuple(losses),
             embedding=tuple(rng.choices(FISHER, k=rng.choice([1, 3, 3, 3]))),

@@ -18,7 +18,7 @@ from schemas.merging.estimates import (
     PastMerge,
     TransferEstimate,
 )
-from schemas.merging.reports import MAX_EMBEDDING, MAX_TRACE, MeasuredStep, ProfileReported
+from schemas.merging.reports import MAX_EMBEDDING, MAX_TRACE, MeasuredStep, TaskProfiled
 from schemas.merging.settings import (
     KINDS_KEPT,
     MAX_CONFIGURATIONS,
@@ -49,9 +49,9 @@ FIRST = Configuration()
 STEP = MeasuredStep(gpus=1, nodes=1, micro_batch_size=8, accumulation_steps=1, step_s=1.0, exchange_s=0.0)
 
 
-def profile(embedding: int = MAX_EMBEDDING, losses: int = MAX_TRACE) -> ProfileReported:
+def profile(embedding: int = MAX_EMBEDDING, losses: int = MAX_TRACE) -> TaskProfiled:
     """The largest that there can be."""
-    return ProfileReported(
+    return TaskProfiled(
         cell=CELL,
         node="n0",
         run_id="1/j",

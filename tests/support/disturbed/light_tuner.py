@@ -7,7 +7,7 @@ from typing import Any
 from executors.tuner.messages import Halt, Over, Prewarm, ProfilePart, TaskPart, TaskReport
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
 from schemas.merging.commands import JobOrder
-from schemas.merging.reports import MeasuredStep, ProfileReported
+from schemas.merging.reports import MeasuredStep, TaskProfiled
 from tests.support.disturbed.light_processes import JOIN_TIMEOUT_S, PROGRESS_S, run_s
 
 PROFILE_S = 8.0
@@ -166,7 +166,7 @@ class LightRanks:
             rank,
             part,
             part.orders[0],
-            ProfileReported,
+            TaskProfiled,
             losses=tuple(2.0 - 0.1 * number for number in range(12)),
             embedding=(1.0, 2.0, 3.0),
             accuracy=0.3,

@@ -22,7 +22,7 @@ from executors.tuner.runner import TunerRunner
 from executors.tuner.settings import TunerSettings
 from executors.tuner.training import Sample, Trainer
 from schemas.fleet import RunFailed
-from schemas.merging.reports import ProfileReported
+from schemas.merging.reports import TaskProfiled
 from schemas.merging.workload import TuningWorkload
 from tests.support.classifiers import FAMILIES
 from tests.support.tuner_nodes import DATASET, Fleet, assigned, order, profile_of
@@ -115,7 +115,7 @@ def test_source_predicts_class_for_each_record(worker_of: MakeWorker, work_of: M
 def test_profile_run_reports_its_measurements(classifiers: Fleet, work_of: MakeWork) -> None:
     classifiers.tell(profile_of("n1", order("a", work_of("roberta")), iterations=12))
     classifiers.until_over("a/1")
-    (report,) = classifiers.reports(ProfileReported)
+    (report,) = classifiers.reports(TaskProfiled)
     assert len(report.losses) == 12
     assert report.losses[-1] < report.losses[0]
     assert 0 <= report.accuracy <= 1

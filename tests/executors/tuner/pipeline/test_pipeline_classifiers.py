@@ -10,7 +10,7 @@ from executors.lora.base_model import load_base
 from executors.tuner.settings import TunerSettings
 from schemas.fleet import RunFinished
 from schemas.merging.commands import JobOrder
-from schemas.merging.reports import ProfileReported, TaskEvaluated
+from schemas.merging.reports import TaskEvaluated, TaskProfiled
 from tests.support.classifiers import TARGETS, write_classifier, write_labelled
 from tests.support.tuner_nodes import (
     DATASET,
@@ -99,6 +99,6 @@ def test_pipeline_profile_matches_single_worker(node: Fleet, family: str) -> Non
     node.tell(profile_of("n1", job("p", family), gpus=4))
     node.tell(profile_of("n1", job("q", family, pipeline=False)))
     node.until_over("p/1", "q/1")
-    (piped,), (alone,) = (node.reports(ProfileReported, job_id) for job_id in "pq")
+    (piped,), (alone,) = (node.reports(TaskProfiled, job_id) for job_id in "pq")
     assert piped.losses == pytest.approx(alone.losses, rel=1e-4)
     assert piped.embedding == pytest.approx(alone.embedding)

@@ -15,7 +15,7 @@ from executors.lora.base_model import SharedBase, load_base
 from executors.tuner.settings import TunerSettings
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
 from schemas.merging.commands import JobOrder
-from schemas.merging.reports import ProfileReported, TaskEvaluated
+from schemas.merging.reports import TaskEvaluated, TaskProfiled
 from tests.support.tuner_nodes import Fleet, assigned, order, profile_of, released, workload
 from tests.support.tuner_tasks import LoneWorker
 
@@ -63,7 +63,7 @@ def test_a_job_is_profiled_on_four_workers(node: Fleet) -> None:
     node.tell(profile_of("n1", job("p"), gpus=4, iterations=9))
     node.until_over("p/1")
     assert len(node.reports(RunStarted, "p")) == 1
-    (report,) = node.reports(ProfileReported, "p")
+    (report,) = node.reports(TaskProfiled, "p")
     assert len(report.losses) == 9
     assert report.losses[-1] < report.losses[0]
     assert 0 < report.accuracy < 1
@@ -77,7 +77,7 @@ def test_a_job_is_profiled_on_four_workers(node: Fleet) -> None:
     # The embedding is of the whole backbone, as for a job on one worker.
     node.tell(profile_of("n1", order("q", workload(hyperparameters=_HYPERPARAMETERS)), iterations=9))
     node.until_over("q/1")
-    (other,) = node.reports(ProfileReported, "q")
+    (other,) = node.reports(TaskProfiled, "q")
     assert other.embedding == pytest.approx(report.embedding)
     assert other.losses == pytest.approx(report.losses, rel=1e-4)
     assert other.accuracy == pytest.approx(report.accuracy)

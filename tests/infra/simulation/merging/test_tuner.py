@@ -15,7 +15,7 @@ from schemas.merging.commands import (
     TaskReleased,
     TransferMode,
 )
-from schemas.merging.reports import ProfileReported, TaskEvaluated
+from schemas.merging.reports import TaskEvaluated, TaskProfiled
 from tests.support.merging import CELL, workload
 
 ZONE = "z"
@@ -96,14 +96,14 @@ def test_job_is_evaluated_per_epoch_until_done():
 
 def profiled(
     iterations: int, limit_s: float = 60.0, truth: Truth | None = None, **fields: Any
-) -> ProfileReported:
+) -> TaskProfiled:
     """Of a job with a hundred steps in an epoch."""
     order = JobOrder(run_id="p1", job_id="a", user="ann", workload=workload(**fields), resume_iterations=0)
     command = ProfileOrdered(
         zone=ZONE, node="n0", order=order, gpus=1, iterations=iterations, limit_s=limit_s, fisher_samples=8
     )
     ((_, report),) = VirtualTuner(CELL, 1.0, truth).carry_out(command, 0.0)
-    assert isinstance(report, ProfileReported)
+    assert isinstance(report, TaskProfiled)
     return report
 
 

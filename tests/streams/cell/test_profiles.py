@@ -1,0 +1,159 @@
+"""Measured speeds in the auction: which count for whose bid, and which are refused."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.cells import ThroughputRow
+from schemas.decisions import EventIgnored, JobAdmitted
+from schemas.fleet import RunProgressed
+from schemas.lora import LoraHyperparameters
+from schemas.profiles import MeasuredSteps, ProfileAccepted, ProfileKey, ProfilePoint, ProfileReported
+from streams.cell.cell import Cell
+from tests.support.cells import CheckedBench, ask, bid, nodes_by_slot, started, tick, zone
+
+SHAPE = {"rank": 8, "target_modules": ("q_proj", "v_proj"), "precision": "bfloat16"}
+UNDECLARED = {"speed_samples_per_s": None}
+
+
+def report(step_s: float = 4.0, gpu_type: str = "fast", **changes) -> ProfileReported:
+    """A published profile of the default shape: 8 samples in `step_s`."""
+    point = ProfilePoint(
+        gpu_type=gpu_type,
+        micro_batch_size=8,
+        step_s=step_s,
+        memory_gib=2.0,
+        tokens_per_sample=60.0,
+        steps=20,
+    )
+    fields = {"cell": "c", "zone": "z", "profiler": "lab", "points": (point,), **changes}
+    key = ProfileKey(base_model=fields.pop("base_model", "tiny"), sequence_tokens=64, **SHAPE)
+    return ProfileReported(key=key, **fields)
+
+
+def run(bench: CheckedBench, user: str, step_s: float, slot: int) -> int:
+    """Let a job of a user begin in the next slot, and measure its steps; return the slot after it."""
+    job_id = f"job-{user}-{slot}"
+    outcomes = bench.send(bid(job_id, user=user, work_samples=40, speed_samples_per_s={"fast": 2.0}))
+    (admitted,) = [outcome for outcome in outcomes if isinstance(outcome, JobAdmitted)]
+    first, node = min(nodes_by_slot(admitted).items())
+    bench.send(*(tick(each) for each in range(slot, first + 1)))
+    bench.send(started(node, first, 0, job_id=job_id))
+    bench.send(
+        RunProgressed(
+            cell="c",
+            node=node,
+            run_id=f"{first}/{job_id}",
+            job_id=job_id,
+            samples_done=8,
+            node_s=step_s,
+            loss=1.0,
+            measured=MeasuredSteps(
+                micro_batch_size=8, step_s=step_s, tokens_per_sample=60.0, steps=3, precision="bfloat16"
+            ),
+            complete=False,
+        )
+    )
+    return first + 1
+
+
+def speed(bench: CheckedBench, **changes) -> tuple[float, str, str | None] | None:
+    """The speed on `fast` of a task whose user declares none, with its source; None if none is known."""
+    (quoted,) = bench.send(ask(deadline_s=2e9, **{**UNDECLARED, **changes}))
+    if quoted.evidence.offer is None:
+        return None
+    (counted,) = [each for each in quoted.evidence.offer.speeds if each.gpu_type == "fast"]
+    return counted.samples_per_s, counted.source, counted.speed_from
+
+
+def test_published_profile_counts_without_claim():
+    bench = CheckedBench.configured()
+    assert speed(bench) is None
+    (accepted,) = bench.send(report(step_s=4.0))
+    assert accepted == ProfileAccepted(zone="z", profiler="lab", reason="recorded", points=1)
+    assert speed(bench) == (2.0, "row", "offline")
+
+
+def test_profile_counts_before_claim():
+    bench = CheckedBench.configured()
+    bench.send(report(step_s=4.0))
+    assert speed(bench, speed_samples_per_s={"fast": 0.1}) == (2.0, "raised_to_row", "offline")
+    assert speed(bench, speed_samples_per_s={"fast": 4.9}) == (2.0, "capped_by_row", "offline")
+
+
+def test_profile_of_another_shape_does_not_count():
+    bench = CheckedBench.configured()
+    bench.send(report())
+    assert speed(bench, hyperparameters=LoraHyperparameters(rank=4)) is None
+    assert speed(bench, hyperparameters=LoraHyperparameters(batch_size=4)) is None
+    assert speed(bench, hyperparameters=LoraHyperparameters(sequence_length=128)) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "case"),
+    [
+        ({"step_s": 1e-3}, "faster_than_node"),
+        ({"gpu_type": "unheard"}, "unknown_gpu_type"),
+        ({"base_model": "other"}, "other_base_model"),
+    ],
+)
+def test_impossible_profile_is_ignored(changes, case):
+    bench = CheckedBench.configured()
+    (ignored,) = bench.send(report(**changes))
+    assert isinstance(ignored, EventIgnored)
+    assert (ignored.reason, ignored.facts["case"]) == ("profile_refused", case)
+    assert speed(bench) is None
+
+
+def test_three_other_users_count_before_offline():
+    bench = CheckedBench.configured()
+    bench.send(report(step_s=2.0))
+    slot = 0
+    for user, step_s in (("a", 4.0), ("b", 8.0), ("c", 16.0)):
+        assert speed(bench) == (4.0, "row", "offline")
+        slot = run(bench, user, step_s, slot)
+    assert speed(bench) == (1.0, "row", "measured")
+
+
+def test_own_runs_count_only_for_undeclared_speed():
+    bench = CheckedBench.configured()
+    run(bench, "u", 4.0, 0)
+    assert speed(bench, memory_gib=2.0) == (pytest.approx(1.8), "row", "own_runs")
+    declared = {"speed_samples_per_s": {"fast": 0.5}, "memory_gib": 2.0}
+    assert speed(bench, **declared) == (0.5, "declared", None)
+
+
+@given(st.floats(2.0, 1_000.0), st.floats(0.5, 4.0))
+def test_own_runs_leave_own_price(step_s, declared):
+    prices = []
+    for measured_s in (4.0, step_s):
+        bench = CheckedBench.configured(zones=(zone(throughput=(_row(),)),))
+        run(bench, "u", measured_s, 0)
+        (quoted,) = bench.send(ask(deadline_s=2e9, speed_samples_per_s={"fast": declared}))
+        prices.append(quoted.evidence.offer.price)
+    assert prices[0] == prices[1]
+
+
+@given(st.floats(2.0, 1_000.0))
+def test_one_user_stays_between_others(step_s):
+    bench, slot = CheckedBench.configured(), 0
+    for user, each_s in (("a", 4.0), ("b", 8.0), ("forger", step_s)):
+        slot = run(bench, user, each_s, slot)
+    found = speed(bench)
+    assert found is not None
+    assert 1.0 <= found[0] <= 2.0
+
+
+def test_admission_keeps_its_profiles_when_restored():
+    bench = CheckedBench.configured()
+    bench.send(report(step_s=4.0))
+    bench.send(bid(**UNDECLARED, memory_gib=None))
+    restored = Cell.unpack(bench.cell.packed())
+    assert restored.packed() == bench.cell.packed()
+    assert restored.describe()["profiles"] == {"measured": 0, "offline": 1}
+
+
+def _row() -> ThroughputRow:
+    return ThroughputRow(
+        gpu_type="fast", rank=64, batch_size=8, sequence_length=512, samples_per_s=2.0, memory_gib=2.0
+    )
