@@ -1,4 +1,4 @@
-"""What `millrace quote` prints of an answer."""
+"""Lines that `millrace quote` prints for an answer."""
 
 import json
 

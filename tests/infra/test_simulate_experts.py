@@ -23,7 +23,7 @@ def simulated(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, An
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a small simulation writes."""
+    """Return the folder that a small simulation writes."""
     folder = tmp_path_factory.mktemp("out")
     assert run([*SMALL, "--out", str(folder)]) == 0
     return folder

@@ -1,4 +1,4 @@
-"""The round-robin policy, as the pipeline knows it: its types, and its manifest."""
+"""The round-robin policy's types, and its manifest for the pipeline."""
 
 from typing import Annotated, Literal
 
@@ -44,7 +44,7 @@ class QueuePlace(Evidence):
 
 
 class SortProblem(Problem):
-    """Which order of the queue is the best?"""
+    """Problem of the best order of the queue."""
 
     kind: Literal["sort"] = "sort"
     left_samples: dict[Identifier, int]

@@ -42,7 +42,8 @@ class SmallDisk:
 
 @contextmanager
 def small_disk(folder: Path, mib: int) -> Iterator[SmallDisk]:
-    """Mount a file system on a folder for the length of the block; skip the test where nobody may mount."""
+    """Mount a file system on a folder for the length of the block; skip the test where mounting is not
+    permitted."""
     folder.mkdir(parents=True, exist_ok=True)
     mounting = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "millrace-test", str(folder)],

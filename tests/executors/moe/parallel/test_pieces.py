@@ -1,4 +1,4 @@
-"""How tensors are cut into micro-ops, and how a trace is read."""
+"""Tensors are cut into micro-ops, and traces are read."""
 
 import pytest
 import torch

@@ -1,4 +1,5 @@
-"""Which placement a batch has, by what is forecast, what was chosen and what stands."""
+"""Placement of a layer's experts for a batch, from the forecast, the routed tokens and the standing
+placement."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a watcher and a summary show of elastic zones and of loans."""
+"""The views of `watch` and of summaries show elastic zones and loans."""
 
 import re
 from io import StringIO

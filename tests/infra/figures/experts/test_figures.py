@@ -1,4 +1,4 @@
-"""What a watcher, a summary and `explain` show of an experts zone."""
+"""The views of `watch`, of summaries and of `explain` show an experts zone."""
 
 from infra.commands.explain import show
 from infra.figures.board import Board

@@ -1,4 +1,4 @@
-"""What a watcher and a summary show of merging zones."""
+"""The views of `watch` and of summaries show merging zones."""
 
 import re
 from io import StringIO

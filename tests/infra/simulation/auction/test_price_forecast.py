@@ -33,7 +33,7 @@ def ledger_of(bench: Bench, path: Path, *, twice: bool = False) -> Path:
 
 
 def crowd(bids: int) -> Bench:
-    """So many bids of 20 units each for one slot of half a fast or a whole slow node: five fit."""
+    """Send `bids` bids of 20 units for one slot of half a fast or a whole slow node: five fit."""
     bench = Bench.configured()
     for number in range(bids):
         bench.send(bid(f"j{number}", 20.0, work_samples=50, deadline_s=EPOCH_S + 10.0, memory_gib=1.0))

@@ -1,4 +1,4 @@
-"""What `explain` says of elastic jobs, from the log of a cell that borrows and gives back servers."""
+"""`explain` describes elastic jobs, from the log of a cell that borrows and returns servers."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who helps whom, from the log: pairs of tasks, what was forecast of them, and what came."""
+"""Donors and receivers from the log: pairs of tasks, their forecast gain and their result."""
 
 import json
 from pathlib import Path
