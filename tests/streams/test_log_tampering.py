@@ -274,7 +274,7 @@ def test_head_names_its_cell_among_several(tmp_path: Path) -> None:
 
     assert verdict_on(tmp_path, both, (KeptHead("beta", head),)).ok
     (line,) = verdict_on(tmp_path, both, (KeptHead(None, head),)).head_faults
-    assert "alpha, beta: say which, as CELL=6:" in line
+    assert "alpha, beta: name one, as CELL=6:" in line
 
 
 @pytest.mark.parametrize(

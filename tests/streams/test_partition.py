@@ -163,7 +163,7 @@ def test_lost_snapshot_is_fatal() -> None:
     snapshots = dict(partition.capture().records())
     del snapshots[b"alpha"]
 
-    with pytest.raises(LedgerGapError, match="there is none"):
+    with pytest.raises(LedgerGapError, match="it is missing"):
         LedgerPartition(0, 10, snapshots).fold(ledger[10])
 
 
