@@ -10,7 +10,7 @@ from tests.support.counting_commands import CountCancelled, CountOrdered
 
 
 class RoundRobinPolicy(PolicySettings):
-    """Each job counts so far in a turn, then the next one has the node."""
+    """Jobs take turns: each counts `turn_samples` further, then the next job gets the node."""
 
     kind: Literal["round_robin"] = "round_robin"
     turn_samples: Annotated[int, Field(ge=1)] = 10

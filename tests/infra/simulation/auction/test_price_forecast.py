@@ -120,7 +120,7 @@ def test_expected_hours_appear_after_days_with_night(
     *_, latest = (o for decision in bench.decisions if isinstance(o := decision.outcome, ZonePriced))
     assert list(latest.expected_by_hour or ()) == expected
     bars = "▁" * 8 + "█" * 10 + "▁" * 6
-    told = f"from 0 to 24 o'clock UTC it expects {bars}; "
+    told = f"expected by hour (0 to 24 UTC): {bars}; "
     assert told in output
     figures = summarise(Board.of("c", bench.ledger, bench.decisions)).part(AuctionFigures)
     assert told in figures.headline()
