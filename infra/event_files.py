@@ -373,5 +373,5 @@ def _quote(entry: Entry, default_cell: str | None) -> VendorQuoted | VendorLeft:
     if "leaves" not in fields:
         return entry.parse(VendorQuoted, fields)
     if fields.pop("leaves") is not True:
-        raise entry.fault(("leaves",), "say true, or leave it out")
+        raise entry.fault(("leaves",), "set it to true, or leave it out")
     return entry.parse(VendorLeft, fields)

@@ -235,7 +235,7 @@ def _refuse_differences(
     existing = [spec for spec in specs if spec.name in found]
     configs = admin.configs([spec.name for spec in existing])
     differences = [
-        f"{spec.name}: {setting} is {present}, wanted {wanted}"
+        f"{spec.name}: {setting} is {present}, expected {wanted}"
         for spec in existing
         for setting, present, wanted in _compare(spec, found[spec.name], configs[spec.name])
         if present != wanted

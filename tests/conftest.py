@@ -77,7 +77,7 @@ _STACK = pytest.StashKey[ExitStack]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have the processes that test beside each other share a fork server, and take SIGINT."""
+    """Have parallel test processes share a fork server, and raise KeyboardInterrupt at SIGINT."""
     # A script has what it starts in the background ignore SIGINT, and all its children with it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     stack = config.stash[_STACK] = ExitStack()
@@ -130,7 +130,7 @@ def kafka() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    """A broker with TLS, SASL and access control that tests share; nobody but `admin` has a right on it."""
+    """A broker with TLS, SASL and access control that tests share; only `admin` has rights on it."""
     settings = BrokerSettings(bootstrap_servers=None, broker_secure=True)
     with LocalKafka(tmp_path_factory.mktemp("secured"), settings) as kafka:
         yield kafka

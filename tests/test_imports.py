@@ -87,3 +87,63 @@ def test_no_string_names_higher_module():
                 if found and RANK[found[1]] > RANK[name.partition(".")[0]]:
                     upwards.append(f"{place}:{node.lineno} {node.value}")
     assert upwards == []
+
+
+def programs(tree: ast.AST) -> Iterator[ast.Module]:
+    """Yield the programs with imports among a file's strings."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "import " in node.value:
+            try:
+                yield ast.parse(node.value)
+            except SyntaxError:
+                continue
+
+
+def defined(module: str) -> set[str]:
+    """Return the names that a module of the product binds."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(modules()[module].read_text())):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+            case ast.Name(id=name, ctx=ast.Store()):
+                names.add(name)
+            case ast.alias(name=name, asname=asname):
+                names.add(asname or name)
+    return names
+
+
+def missing(program: ast.AST) -> Iterator[str]:
+    """Yield the names that a program imports from the product and that are not there."""
+    for node in ast.walk(program):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in PACKAGES:
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                is_module = name in modules() or (ROOT / name.replace(".", "/")).is_dir()
+                if not is_module and (node.module not in modules() or alias.name not in defined(node.module)):
+                    yield name
+
+
+def test_programs_in_tests_import_existing_names():
+    checked, absent = 0, []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for program in programs(ast.parse(path.read_text())):
+            checked += 1
+            absent += [f"{path.relative_to(ROOT)}: {name}" for name in missing(program)]
+    assert checked > 20
+    assert set(absent) <= {"tests/solvers/test_compiled.py: solvers.elastic.doubled.doubled"}, (
+        "which it writes"
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "is_missing"),
+    [
+        ("solvers.experts.placement", "DeviceGroup", False),
+        ("solvers.experts.placement", "Cluster", True),
+        ("solvers.experts", "placement", False),
+        ("solvers.gone", "x", True),
+    ],
+)
+def test_missing_names_of_programs_are_found(module: str, name: str, is_missing: bool):
+    assert list(missing(ast.parse(f"from {module} import {name}"))) == [f"{module}.{name}"] * is_missing

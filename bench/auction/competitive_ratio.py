@@ -33,7 +33,7 @@ class Competed:
 
     @property
     def ratio(self) -> float:
-        """Bound over the welfare of the auction's plans: at least the ratio to the optimum itself."""
+        """Upper bound divided by the welfare of the auction's plans: at least the optimum divided by it."""
         return self.bound_micros / self.online_micros
 
     @property
@@ -138,7 +138,7 @@ TITAN = "titan"
 
 
 def runtime_trials(points: Sequence[Point], high: PaperSetting, seed: int) -> list[AuctionTrial]:
-    """Return trials of both, by number of nodes, each alone."""
+    """Return trials of the auction and of Titan, each alone, by number of nodes."""
     settings = dict.fromkeys([high, *(point.setting for point in points)])
     return [
         AuctionTrial(setting, seed, name, alone=True)

@@ -241,7 +241,7 @@ _USERS = ("user", "another")
 
 
 class Play:
-    """A world up to the user's arrival, and its continuation by the user's actions.
+    """State of a world, run to the user's arrival and then on with the user's actions.
 
     Attributes:
         world: the world.
@@ -249,7 +249,7 @@ class Play:
         live: the user's jobs that are admitted and not over.
         begun: the user's jobs that have had a slot.
         returnable_micros: refund for the withdrawal of a job that has not begun, by job.
-        published: the slot by whose end the adapter of a job was published, by job.
+        published: slot at whose end the adapter of a job was published, by job.
     """
 
     def __init__(self, world: World) -> None:
@@ -388,7 +388,7 @@ class Play:
 
 
 Strategy = Callable[[Play], tuple[str, ...]]
-"""Actions of a user; returns the jobs whose adapters together are what the user needs."""
+"""Actions of a user; returns the jobs whose adapters the user needs."""
 
 
 def utility(play: Play, strategy: Strategy) -> int:
@@ -401,11 +401,10 @@ def utility(play: Play, strategy: Strategy) -> int:
 
 
 class TrueExecutors:
-    """The nodes of a zone, with one store of checkpoints. The true needs of a run determine its end, not its
-    bid.
+    """The nodes of a zone, with one store of checkpoints. A run ends by its task's true needs, not by its bid.
 
-    A run trains batch by batch to the first one at or after its quota, or as far as the task's true speed
-    allows within the slot; it ends with the slot, since others may have had the node before it.
+    A run trains whole batches until its quota is reached, or as far as the task's true speed allows in the
+    slot. It ends with the slot, since other runs may have used the node before it.
     """
 
     def __init__(self, tasks: Mapping[str, DeclaredTask], type_of: Mapping[str, str]) -> None:

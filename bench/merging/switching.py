@@ -68,9 +68,10 @@ def devices() -> tuple[Device, ...]:
 
 
 def measure_switching(quick: bool, seed: int, device: Device = "cpu") -> Result:
-    """Measure `switch_speedup`: time from a new process to the end of a task's first step, over that on a
-    worker that has the base model and another task; and `prewarm_hidden_pct`: the share of a loader's
-    preparation that no longer delays the first step. On the default base.
+    """Measure the switch of tasks on the default base.
+
+    `switch_speedup` is the ratio of cold start to switch, until the first step ends. `prewarm_hidden_pct` is
+    the share of a loader's preparation that no longer delays the first step.
     """
     rounds = 2 if quick else 10
     cold_rounds = 1 if quick else 10  # each takes as long as all other rounds of the quick form

@@ -187,7 +187,7 @@ def measure_training_part(conditions: Conditions) -> Result:
         (
             "partition_overhead_pct",
             100 * (cut_s - whole_s) / lina.step_s,
-            f"a step's gradients averaged with nothing beside, at the least {whole_s:.3f} s whole and "
+            f"a step's gradients averaged with nothing else running, at the least {whole_s:.3f} s whole and "
             f"{cut_s:.3f} s in micro-ops, over a step; the thesis: 1.02",
         ),
         (

@@ -127,7 +127,7 @@ class RunReports:
 
 
 class RunState(Record):
-    """One run.
+    """State of a run in the journal.
 
     Attributes:
         verdict: its ordered end; `none` if it was to continue.

@@ -22,8 +22,8 @@ _LINEAR = (nn.Linear.forward, Conv1D.forward)
 def inject(model: PreTrainedModel, plain: Collection[str]) -> dict[str, FusedLinear]:
     """Replace the linear layers of ``model`` by a ``FusedLinear`` around each.
 
-    The model's own forward is unchanged. So are layers of a linear class with another computation, as some
-    routers have.
+    The model's own forward is unchanged. Subclasses of linear layers with their own forward, such as some
+    routers, are left as they are.
 
     Args:
         plain: modules whose layers are unchanged, by dotted names: for example the head, which runs only on
@@ -89,8 +89,10 @@ class HeadTensor:
 
 
 class AdapterLayout:
-    """Order and shapes of an adapter's tensors: for each layer first A (down), then B (up); behind them the
-    head, if each task has its own, or several heads if several tasks share the matrices.
+    """Order and shapes of an adapter's tensors.
+
+    Each layer has A (down), then B (up). Heads follow: one if each task has its own, several if several tasks
+    share the matrices.
 
     Attributes:
         sites: names of the layers that have an adapter, in the model's order.

@@ -201,7 +201,7 @@ def _quantised(directory: Path) -> str | None:
     how = _read_object(directory / "config.json").get("quantization_config")
     if how:
         method = how.get("quant_method", "unknown") if isinstance(how, dict) else "unknown"
-        return f"config.json: quantization_config says {method}: {USE_UNQUANTISED}"
+        return f"config.json: quantization_config names {method}: {USE_UNQUANTISED}"
     name = next((name for name in _QUANTISED_BESIDE_CONFIG if (directory / name).is_file()), None)
     return None if name is None else f"{name}: is of a GPTQ or AWQ checkpoint: {USE_UNQUANTISED}"
 

@@ -173,7 +173,7 @@ class Experts(nn.Module):
         if experts < 1:
             raise ValueError(f"a layer of {experts} experts; it needs at least one")
         if activation not in ACT2FN:
-            raise ValueError(f"activation {activation!r} is not one that transformers knows")
+            raise ValueError(f"activation {activation!r} is not in transformers")
         self.activation: nn.Module = ACT2FN[activation]
         self.dropout = nn.Dropout(dropout)
         self.gated = gated

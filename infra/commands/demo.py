@@ -95,7 +95,7 @@ def _show(result: DemoResult, screen: Progress) -> None:
     folders, millrace = result.folders, _as_typed()
     screen.say("")
     screen.say(
-        f"It took {result.duration_s:.0f} s. Adapters are in {folders.adapters}, beside the log; "
+        f"It took {result.duration_s:.0f} s. Adapters are in {folders.adapters}, next to the log; "
         "the next demo replaces them."
     )
     for adapter in result.summary.adapters[-1:]:

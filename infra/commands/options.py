@@ -75,7 +75,7 @@ LedgerFile = Annotated[
     Path | None,
     typer.Option(
         "--from",
-        help="A ledger file instead of Kafka, with decisions.jsonl beside it.",
+        help="A ledger file instead of Kafka, with decisions.jsonl in its folder.",
         metavar="LEDGER.jsonl",
         show_default=False,
     ),

@@ -35,7 +35,7 @@ def replay(
     decisions: Annotated[
         Path | None,
         typer.Option(
-            help="The decisions that belong to the ledger file; by default decisions.jsonl beside it.",
+            help="The decisions that belong to the ledger file; by default decisions.jsonl in its folder.",
             metavar="FILE.jsonl",
             show_default=False,
         ),

@@ -144,7 +144,7 @@ DrawnJobs = Annotated[
 DrawingOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="What the policy lets be said of drawn jobs; may be repeated.",
+        help="Option of the policy for drawn jobs; may be repeated.",
         metavar="NAME=VALUE",
         show_default=False,
     ),

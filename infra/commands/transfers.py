@@ -60,7 +60,7 @@ def transfers(
         raise CommandError(f"zone {zone} is in cells {', '.join(sorted(found))}: choose with --cell")
     ((name, pairs),) = found.items()
     if out is not None:
-        _draw(pairs, out, f"Who helps whom in zone {zone} of cell {name}")
+        _draw(pairs, out, f"Donors and receivers in zone {zone} of cell {name}")
     if json:
         print_json({"cell": name, "zone": zone, "transfers": [each.as_json() for each in pairs]})
     else:

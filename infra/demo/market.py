@@ -106,7 +106,7 @@ class MarketScene:
         found = []
         if self.lost:
             lost = first_of(sorted(self.lost), 2)
-            found.append(f"refunded, and not because of the kill, as the lines above say: {lost}")
+            found.append(f"refunded, and not because of the kill, see the lines above: {lost}")
         if self.killed_node is None:
             return [*found, "no executor was killed"]
         if not self.saved:

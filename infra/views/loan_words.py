@@ -21,7 +21,7 @@ def describe_loan(record: Event | Outcome) -> list[str] | None:
             return [f"zone {record.zone} offers {servers(record.servers)} (offer {record.offer_id})"]
         case CapacityReclaimed():
             due = f"by {written(record.due_s)} (reclaim {record.reclaim_id})"
-            return [f"zone {record.zone} wants {record.servers} servers back {due}"]
+            return [f"zone {record.zone} reclaims {record.servers} servers {due}"]
         case OfferAnswered():
             return [_answered(record), *_refusals(record)]
         case LoanChanged():

@@ -21,8 +21,8 @@ class PolicyView:
     """Sentences for the reasons of the policy's decisions, as in `infra.views.sentences`."""
 
     def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:  # noqa: ARG002
-        """Return the part about a job of a record about several, such as a problem for a solver: the record
-        without the others. None if the record is not about the job."""
+        """Return the record reduced to one job, such as a problem for a solver; None if the record is not
+        about the job."""
         return None
 
     def words(self, record: Record) -> list[str] | None:  # noqa: ARG002

@@ -58,10 +58,10 @@ _GENERAL: Sentences = MappingProxyType(
             "find no room until some are over"
         ),
         "cell_not_configured": "the cell has no configuration yet",
-        "clock_went_back": "it is {time_s} s, the tick says {tick_time_s} s",
+        "clock_went_back": "the clock is at {time_s} s, the tick at {tick_time_s} s",
         "command_refused": "node {node} refuses command {command_id}, {refusal}: {message}",
         "due_too_soon": (
-            "reclaim {reclaim_id} wants servers back by {due_s} s, and it is {time_s} s: zone {zone} "
+            "reclaim {reclaim_id} is due at {due_s} s, and it is {time_s} s: zone {zone} "
             "guarantees {notice_s} s"
         ),
         "duplicate_event": "event {event_id} of {writer} was already folded in",
@@ -73,10 +73,10 @@ _GENERAL: Sentences = MappingProxyType(
         ),
         "job_ending": "job {job_id} is ending already",
         "more_than_on_loan": (
-            "reclaim {reclaim_id} wants {servers} servers, and {servers_on_loan} of zone {zone} are on loan "
+            "reclaim {reclaim_id} is of {servers} servers, and {servers_on_loan} of zone {zone} are on loan "
             "and not on their way back"
         ),
-        "no_fitting_borrower": "no borrower knows GPU type {gpu_type}",
+        "no_fitting_borrower": "no borrower has GPU type {gpu_type}",
         "no_load_report": "the zone has reported no load in the last {load_valid_s} s",
         "no_time_yet": "the cell's clock has not ticked yet",
         "no_zone_takes_it": "the cell has no zone that takes {event_type}",

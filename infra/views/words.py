@@ -80,7 +80,7 @@ def describe(record: Event | Outcome, policy: str | None = None) -> list[str]:
         case EventFaulted():
             return [_faulted(record)]
         case Command(CANCELS=True):
-            return [f"{record.node} is told to stop"]
+            return [f"{record.node} is ordered to stop"]
         case _:
             return [record.TYPE]
 

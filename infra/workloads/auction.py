@@ -121,7 +121,7 @@ class BidDraw:
         dataset = self._dataset(rng)
         needs_vendor = bool(self.quotes) and rng.random() < PREPROCESSING_SHARE
         vendor_micros, delay_s = self._vendor(dataset) if needs_vendor else (0.0, 0.0)
-        # A plan starts with the next slot, and a vendor's delay counts in whole ones.
+        # A plan starts with the next slot, and a vendor's delay counts in whole slots.
         earliest_s = time_s + 2 * slot_s + delay_s
         deadline_s = earliest_s + work_s * rng.uniform(*self.demands.slack)
         check_time(deadline_s)

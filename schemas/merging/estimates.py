@@ -22,7 +22,7 @@ MAX_RATIO = 1_000.0
 Ratio = Annotated[float, Field(ge=1 / MAX_RATIO, le=MAX_RATIO)]
 """Ratio of the iterations that a job needs merged to those that it needs alone."""
 Epochs = Annotated[float, Field(ge=1e-12, le=MAX_ITERATIONS)]
-"""Number of epochs: from one iteration on the largest data to the most iterations on data of one batch."""
+"""Epochs of a run, at most `MAX_ITERATIONS`."""
 EstimatorName = Literal["published", "learned"]
 """Estimator of iterations and gains. `published`: the printed one, of Eqs. 1 to 4. `learned`: by the results
 of the zone's jobs and merges."""
@@ -136,7 +136,7 @@ class KindEstimate(Record):
     fault: LossFault | None = None
     """Fault of its loss trace; None without one."""
     task: TaskName | None = None
-    """Task of the kind, from the problem, which is not in the log."""
+    """Task; repeated because the problem is not logged."""
 
 
 Evidence = Literal["none", "trial", "shown"]

@@ -71,7 +71,7 @@ class PathProfile:
             raise ValueError(f"{layers} MoE layers, expected 1 at least")
         if length < 1 or experts**length > _MAX_KEY:
             raise ValueError(
-                f"paths of {length} layers with {experts} experts cannot be told apart: take 1 layer at "
+                f"paths of {length} layers with {experts} experts cannot be distinguished: take 1 layer at "
                 f"least, and few enough that experts ** layers is {_MAX_KEY} at most"
             )
         if most_paths < 1:

@@ -94,8 +94,8 @@ def estimate(problem: EstimateProblem, time_limit_s: float) -> EstimateSolution:
 
 
 def _alone(facts: KindFacts, finished: Sequence[FinishedKind]) -> KindEstimate:
-    """Return the duration of a job of a kind. Without an accuracy target, it uses all allowed iterations,
-    since nothing else ends it."""
+    """Return the forecast iterations of a job of a kind. Without an accuracy target, these are all allowed
+    iterations, since nothing else ends it."""
     fit = _fit(facts.losses)
     if facts.target_accuracy is None:
         iterations = facts.most_iterations
@@ -285,8 +285,8 @@ def _as_ratio(part: float) -> float:
 def _loss_shown(results: Sequence[MergeResult]) -> float:
     """Return the total loss by merges of a mode so far, as a part of the iterations of their receivers.
 
-    It is 0 if they have saved iterations, and small after the first few, which are made for evidence. It is
-    the error of past forecasts, and so the expected error of the next one.
+    It is 0 if they have saved iterations. Few results weigh little. It is the error of past forecasts, and so
+    the expected error of the next one.
     """
     lost = fsum(_needed(result) - 1.0 for result in results)
     return max(lost / (len(results) + _TO_FIND_OUT), 0.0)

@@ -45,7 +45,7 @@ comparison, since section 7.1 does not state it."""
 
 
 _LEAST_S = 1e-9
-"""Least duration, since there are quotients of times."""
+"""Least duration. Avoids division by zero."""
 
 
 def allocate(problem: RivalProblem, time_limit_s: float) -> MergeSolution | None:

@@ -327,7 +327,7 @@ class Cell:
         if digest != adopted.state_digest and adopted.state_layout == layout_of(packed):
             raise WrongStateError(
                 f"{where}: rules {adopted.rules} were adopted from a state of digest {adopted.state_digest}, "
-                f"and the ledger leads to {digest}: `millrace replay` says whether the log was altered"
+                f"and the ledger leads to {digest}: `millrace replay` checks whether the log was altered"
             )
         rules = self._book.get(adopted.rules)
         if rules is None:

@@ -86,7 +86,7 @@ class Layout:
         return self._valid(_with(self.owned, zones=zones), lent)
 
     def with_zone(self, event: ZoneConfigured) -> Self:
-        """Return the layout with a zone as configured, and its tariffs. Nodes that the zone is to give up
+        """Return the layout with a zone as configured, and its tariffs. Nodes that the zone has to release
         stay."""
         zone, tariffs = event.zone, {tariff.name: tariff for tariff in (*self.owned.tariffs, *event.tariffs)}
         zones = {zone.id: zone for zone in self.owned.zones}

@@ -17,9 +17,9 @@ T = TypeVar("T")
 
 _LEAST_SINCE, _MOST_SINCE = 256, 2_048
 _BYTES_PER_EVENT = 1_536
-"""A cell is packed after one event for so many bytes of its state, within these bounds: an exception costs
-folding no more events again, and packing costs some 5 microseconds per event. A worker packs its cells for
-snapshots about as often."""
+"""A cell is packed after `bytes / 1,536` events, within bounds: that limits the events to fold again after an
+exception. Packing costs some 5 microseconds per event. A worker packs its cells for snapshots about as
+often."""
 _MOST_BYTES_SINCE = 4 * 2**20
 """Most bytes of events that are kept to be folded again: one may have a MiB."""
 
@@ -35,8 +35,7 @@ class Kept:
     packed: bytes | None = None
     """Packed state; None before the first, when the cell was empty."""
     place: tuple[int, bytes] | None = None
-    """Ledger offset and chain after the last event that raised, where no other has followed the packed state
-    before it; else None."""
+    """Ledger offset and chain after the events that raised right after the packed state; None without any."""
     since: list["LedgerEvent"] = field(default_factory=list)
     _since_bytes: int = 0
 

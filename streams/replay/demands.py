@@ -17,7 +17,7 @@ _TABLES = """
         cell TEXT,
         offset INTEGER,
         content BLOB,
-        unfolded INTEGER -- decisions demanded before it, where nobody can say what it demands
+        unfolded INTEGER -- decisions demanded before it, where its own demand is unknown
     );
     CREATE TABLE decision (
         number INTEGER PRIMARY KEY,

@@ -73,9 +73,7 @@ class HeadCheck:
         offset, chain = kept.head.offset, kept.head.chain
         if kept.cell is None and len(self._last) > 1:
             cells = ", ".join(sorted(self._last))
-            return (
-                f"head {offset}:{chain[:16]}… is of one of the cells {cells}: say which, as CELL={offset}:…"
-            )
+            return f"head {offset}:{chain[:16]}… is of one of the cells {cells}: name one, as CELL={offset}:…"
         cell = kept.cell if kept.cell is not None else next(iter(self._last), None)
         if cell is None or cell not in self._last:
             of_cell = "" if cell is None else f" of cell {cell}"

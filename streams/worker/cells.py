@@ -184,7 +184,7 @@ class LedgerPartition:
         cell = Cell(name, self._book) if snapshot is None else Cell.restore(snapshot, self._book)
         covered = self._coverage.cells.get(name, -1)
         if cell.offset < covered:
-            found = "there is none" if snapshot is None else f"it is of offset {cell.offset}"
+            found = "it is missing" if snapshot is None else f"it is of offset {cell.offset}"
             raise LedgerGapError(
                 f"ledger partition {self.number}: the snapshot of cell {name} should be of offset {covered} "
                 f"or later, but {found}: {self._remedy()}"

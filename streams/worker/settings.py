@@ -39,11 +39,11 @@ class WorkerSettings(ServiceSettings):
     snapshot_every_s: Annotated[float, Field(ge=SHORTEST_S, le=600)] = 5.0
     """Longest time between snapshots of the changed cells."""
     intake_buffer_events: Annotated[int, Field(ge=1, le=100_000)] = 4_096
-    """Most records of intake that the broker has not confirmed; more wait."""
+    """Most unconfirmed records of intake; further ones wait."""
     intake_waiting_mib: Annotated[int, Field(ge=1, le=65_536)] = 192
     """Memory for queued events; while it is full, the partition with most of them is not read."""
     intake_writer_events_per_s: Annotated[float, Field(ge=SHORTEST_S, le=1e6)] = 100.0
-    """Rate up to which the events of a writer enter the ledger by their times; the events of a faster writer
+    """Highest rate at which a writer's events enter the ledger by their times; the events of a faster writer
     are delayed."""
     max_tick_ahead_s: Annotated[float, Field(ge=SHORTEST_S)] = 3_600.0
     """Most time of a tick after its record's timestamp; a later tick is refused, since a cell's clock never

@@ -1,4 +1,4 @@
-"""What a benchmark leaves behind, and where it may."""
+"""Files that a benchmark leaves, and the places where it may."""
 
 import os
 

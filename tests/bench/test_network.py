@@ -1,4 +1,4 @@
-"""Rate-limited links carry what they are said to, and leave nothing behind."""
+"""Rate-limited links have the configured rates, and are removed afterwards."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Which broker is used, and what is said where none can be."""
+"""A broker is chosen, or an error names the reason why none can be."""
 
 import re
 import socket
@@ -176,7 +176,7 @@ def _java_home(home: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 def _own_broker_settings(tmp_path: Path, broker_port: int = 0) -> BrokerSettings:
-    """Settings that name no cluster, whatever the environment of the tests says."""
+    """Return settings that name no cluster, independent of the tests' environment."""
     return BrokerSettings(bootstrap_servers=None, broker_data_dir=tmp_path / "data", broker_port=broker_port)
 
 

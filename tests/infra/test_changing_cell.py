@@ -1,4 +1,4 @@
-"""What a watcher sees of a cell that is changed: nodes join, are lent, return and retire; zones change."""
+"""Views show a cell that changes: nodes join, are lent, return and retire; zones change."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -55,7 +55,7 @@ def reconfigured(**changes: Any) -> ZoneConfigured:
 
 @pytest.fixture
 def bench() -> Bench:
-    """Zone "z" of node a1 and zone "y" of node y1, which are heard; it is the beginning of slot 0."""
+    """Return a cell at slot 0, with zone "z" of node a1 and zone "y" of node y1, both online."""
     bench = Bench.configured(zones=(zone(nodes=(node("a1"),)), zone(id="y", nodes=(node("y1"),))))
     bench.send(tick(0), online("a1"), online("y1"))
     return bench
@@ -91,7 +91,8 @@ def status(bench: Bench, name: str = "a9") -> tuple[str, str, str]:
 
 
 def utilisation(bench: Bench) -> float:
-    """The same, in whatever order the log is read."""
+    """Return the utilisation, after asserting that it does not depend on the order in which the log is
+    read."""
     first, *others = (summarise(board).utilisation for board in boards(bench))
     assert others == pytest.approx([first] * len(others))
     return first

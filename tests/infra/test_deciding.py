@@ -1,4 +1,4 @@
-"""A command that decides says why its first run takes longer."""
+"""A command that decides reports why its first run takes longer."""
 
 from pathlib import Path
 

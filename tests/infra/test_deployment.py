@@ -1,4 +1,4 @@
-"""What a deployment does when one of its services cannot go on."""
+"""A deployment stops when one of its services cannot continue."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""Which nodes a deployment runs executors for, and what these are set up with."""
+"""A deployment runs executors for the right nodes, with the right settings."""
 
 import json
 from pathlib import Path

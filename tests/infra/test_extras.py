@@ -1,4 +1,4 @@
-"""Commands without millrace's extras: some work, and others say what they lack."""
+"""Commands without millrace's extras work, or name the missing package."""
 
 import json
 import re
@@ -56,7 +56,7 @@ WITHOUT = {
 def test_command_names_missing_extra(millrace, folder, arguments, says):
     done = folder.run(millrace, *arguments)
     assert done.returncode == 1
-    # A command that reports its progress says so where it takes long to load.
+    # A command that reports its progress also reports a long import.
     (line,) = (line for line in done.stderr.splitlines() if not line.startswith("millrace: loading"))
     assert says in line
 

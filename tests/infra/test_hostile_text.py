@@ -1,4 +1,4 @@
-"""What strangers wrote reaches no terminal and no header of a dead letter but in characters that are seen."""
+"""Text of other writers reaches terminals and headers of dead letters only in visible characters."""
 
 import json
 import logging

@@ -85,7 +85,7 @@ def test_impossible_job_is_refused_with_place(
         read_jobs(file, 0.0, "c")
     assert fault in str(refused.value)
     assert str(refused.value).startswith(f"{file}:")
-    # It is said before any broker is looked for, so nothing can have been sent.
+    # The error comes before any broker is sought, so nothing can have been sent.
     assert run(["submit", file, "--bootstrap-servers", "127.0.0.1:1"]) == 1
     error = capsys.readouterr().err
     assert fault in error

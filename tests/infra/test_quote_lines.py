@@ -1,4 +1,4 @@
-"""What `millrace quote` prints of an answer."""
+"""Lines that `millrace quote` prints for an answer."""
 
 import json
 
@@ -32,22 +32,22 @@ def test_quote_shows_basis_of_found_prices() -> None:
         (line,) = [line for line in describe(quoted) if line.startswith("priced by ")]
         return line
 
-    assert told().endswith("; prices are at their least, the part set by energy costs (both levels 0)")
+    assert told().endswith("; both levels are 0, so prices are at their least, set by energy costs")
     while "prices are at their least" in told():
         bench.send(bid(f"j{len(bench.ledger)}", 50.0))
     assert "; base level " in told()
-    assert "towards the guard level, " in told()
+    assert ", guard level " in told()
 
 
 def test_expected_hours_are_shown_once_known() -> None:
     (quoted,) = Bench.configured(zones=(zone(policy=AuctionPolicy()),)).send(ask())
     basis = evidence_of(quoted).offer.basis
     assert (basis.expected_slots, basis.believed_part) == (basis.span_slots, 0.0)
-    assert "by the hour of the day" not in describe_basis(basis)
+    assert "the busiest of the next" not in describe_basis(basis)
     known = basis.model_copy(update={"expected_slots": 1.5 * basis.span_slots, "believed_part": 0.8})
     assert (
-        f"by the hour of the day the busiest of the next {basis.span_slots} slots ask for 1.5 times the mean "
-        "(80% of the differences between hours are known to come back); "
+        f"the busiest of the next {basis.span_slots} slots have 1.5 times the mean "
+        "(80% of the differences between hours count); "
     ) in describe_basis(known)
 
 
@@ -57,4 +57,4 @@ def test_older_basis_shows_no_hours() -> None:
     del fields["expected_slots"], fields["believed_part"]
     older = PriceBasis.model_validate_json(json.dumps(fields))
     assert (older.expected_slots, older.believed_part) == (None, 0.0)
-    assert "by the hour of the day" not in describe_basis(older)
+    assert "the busiest of the next" not in describe_basis(older)

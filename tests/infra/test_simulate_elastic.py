@@ -40,7 +40,7 @@ def test_cells_file_is_smaller_cluster_of_thesis():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """What a small simulation writes."""
+    """Return the folder that a small simulation writes."""
     folder = tmp_path_factory.mktemp("out")
     assert run([*SMALL, "--out", str(folder)]) == 0
     return folder

@@ -23,7 +23,7 @@ def simulated(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, An
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a small simulation writes."""
+    """Return the folder that a small simulation writes."""
     folder = tmp_path_factory.mktemp("out")
     assert run([*SMALL, "--out", str(folder)]) == 0
     return folder
@@ -71,7 +71,7 @@ def test_history_of_service_is_explained(capsys: pytest.CaptureFixture[str], fol
         "has profiled it",
         "its experts are placed by what its profile stage has counted: placement 1",
         "its placement follows the tokens, which go to other experts than before: placement 2",
-        "is told placement 2",
+        "gets placement 2",
     ):
         assert part in told, part
 

@@ -1,4 +1,4 @@
-"""What a watcher's tables show of a cell whose zones are auctions."""
+"""The tables of `watch` show a cell whose zones are auctions."""
 
 from collections.abc import Iterable
 from io import StringIO
@@ -23,7 +23,7 @@ def shown(bench: Bench) -> list[list[str]]:
 
 
 def column(rows: Iterable[list[str]], first: str, name: str) -> dict[str, str]:
-    """Of the table whose first column is so called, a column by the first."""
+    """Return column `name` of the table whose first column is `first`, by first column."""
     table = list(rows)
     start = next(number for number, row in enumerate(table) if row[0] == first)
     place = table[start].index(name)

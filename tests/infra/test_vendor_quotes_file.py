@@ -54,7 +54,7 @@ BAD = {
         7,
         "Extra inputs",
     ),
-    "one that does not leave": (GOOD.replace("leaves: true", "leaves: no"), 7, "leaves: say true"),
+    "one that does not leave": (GOOD.replace("leaves: true", "leaves: no"), 7, "leaves: set it to true"),
 }
 
 

@@ -33,7 +33,7 @@ def asked_what_if(capsys, log: Path, *more: str) -> dict[str, Any]:
 
 
 def read_off(log: Path) -> dict[str, dict[str, Any]]:
-    """What came of each job, from the two files alone."""
+    """Return the outcome of each job, from the two files alone."""
     events = [json.loads(line) for line in (log / "ledger.jsonl").read_text().splitlines()]
     runs = {
         event["id"]: event["data"]["run_id"]

@@ -1,4 +1,4 @@
-"""Which job `millrace withdraw` means, what it takes for an answer, and what it prints of it."""
+"""`millrace withdraw` finds its job, recognises the answer, and prints it."""
 
 import json
 
@@ -44,7 +44,7 @@ def test_missing_or_ambiguous_job_is_refused(states: list[JobState], user: str, 
 
 
 def answers(bench: Bench, request: JobWithdrawalRequested, since: int) -> list[Decision]:
-    """Those of the decisions from `since` on that answer a withdrawal, the latest event of its kind."""
+    """Return the decisions from `since` on that answer a withdrawal, the latest event of its kind."""
     sent = [entry.envelope for entry in bench.ledger if entry.envelope.event == request]
     awaited = Awaited({sent[-1].id if sent else "to come": request})
     return [decision for decision in bench.decisions[since:] if awaited.resolve(decision)]

@@ -1,4 +1,4 @@
-"""What integration tests share: deployments as `millrace up` runs them, and ports for them."""
+"""Fixtures of integration tests: deployments as `millrace up` runs them, and ports for them."""
 
 import time
 from collections.abc import Callable, Iterator

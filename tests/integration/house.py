@@ -1,4 +1,4 @@
-"""A whole deployment with real executors, to be disturbed, and what its log then says of everybody."""
+"""A whole deployment with real executors, to be disturbed, and checks of its log."""
 
 import itertools
 import os
@@ -200,7 +200,7 @@ def house(root: Path) -> Iterator[House]:
 
 
 def _online(living: House) -> set[str]:
-    """Nodes that have said that they can train."""
+    """Return the nodes that have reported being online for training."""
     with KafkaReader(living.target.kafka) as reader:
         records = reader.read(reader.slice(living.target.topic("fleet")))
         online = [r for r in records if dict(r.headers).get("ce_type") == b"millrace.node.online.v1"]

@@ -1,4 +1,4 @@
-"""A deployment that trains data-parallel jobs on servers that a real lender lends, and what its log says."""
+"""A deployment that trains data-parallel jobs on servers that a real lender lends, and its log."""
 
 import shutil
 import threading
@@ -32,7 +32,7 @@ QUIET, BUSY = 0.0, 0.9
 
 @dataclass
 class Fleet(WatchedDeployment):
-    """A deployment whose inference load a thread reports, and what its log says."""
+    """A deployment whose inference load a thread reports, and its log."""
 
     load: float = BUSY
     _stop: threading.Event = field(default_factory=threading.Event, init=False)

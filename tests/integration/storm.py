@@ -27,7 +27,7 @@ a slot lasts for many bids, and deadlines are far: bids win and lose all the sam
 FIRST_LIFE_S = 8.0
 """About how long a worker takes to come back on a busy machine; later lives are measured."""
 LONGEST_LIFE_S = 1.0
-"""How long a worker lives at most after its first decision."""
+"""Longest time that a worker lives after its first decision."""
 PROOF_TIMEOUT_S = 120.0
 
 
@@ -39,7 +39,7 @@ def market(cell: str) -> CellConfigured:
 
 
 def rehearse(seed: int, bids: int) -> list[Event]:
-    """So many bids in all, shared by the cells, and all that happens around them; no configurations."""
+    """Return a history of `bids` bids in all, shared by the cells, without configurations."""
     stories = [
         recorded(
             random.Random(f"{seed}/{cell}"), market(cell), bids // len(CELLS), BIDS_PER_SLOT, PATIENCE_SLOTS
@@ -47,7 +47,7 @@ def rehearse(seed: int, bids: int) -> list[Event]:
         for cell in CELLS
     ]
     told = (event for row in zip_longest(*stories) for event in row if event is not None)
-    # What intake says of nodes it says by itself.
+    # Events that intake makes of nodes itself.
     return [event for event in told if not isinstance(event, INTAKE_EVENTS)]
 
 
@@ -114,13 +114,13 @@ def storm(deployment: Deployment, seed: int, bids: int, kills: int) -> None:
 
 
 def check_log(deployment: Deployment, settled: Mapping[str, int], bids: list[JobSubmitted]) -> None:
-    """By id and byte for byte what an undisturbed fold decides; each bid judged and each winner charged once.
+    """The log equals an undisturbed fold's, by id and byte; each bid is judged and each winner charged once.
 
     Does not lean on `streams.replay.replay`, which the verdict comes from.
 
     Args:
-        settled: by cell, the last ledger offset to check. The log grows all the while: nobody beats for the
-            nodes, and after some seconds the worker finds them silent.
+        settled: by cell, the last ledger offset to check. The log grows all the while: no node reports
+            its presence, and after some seconds the worker finds all silent.
     """
 
     def is_settled(decision: Decision) -> bool:

@@ -258,7 +258,7 @@ def test_unlisted_right_is_named(kafka: LocalKafka) -> None:
     client.create_acls([extra])[extra].result(TIMEOUT_S)
     deadline_s = time.monotonic() + TIMEOUT_S
     try:
-        # The broker shows what somebody else gave a moment after it was given.
+        # The broker shows rights that another client was given a moment later.
         while not (beyond := apply_grants(admin, grants(PREFIX))):
             assert time.monotonic() < deadline_s
         assert beyond == [f"allow User:vendors from * WRITE on topic {PREFIX}.led (by prefix)"]

@@ -236,4 +236,4 @@ def test_topics_are_listed_and_checked(millrace, kafka, capsys, topic_prefix):
     assert run(["topics", "create", *where]) == 0
     assert run(["topics", "check", *where]) == 0
     assert run(["topics", "check", "--partitions", "9", *where]) == 1
-    assert "partitions is 4, wanted 9" in capsys.readouterr().err
+    assert "partitions is 4, expected 9" in capsys.readouterr().err

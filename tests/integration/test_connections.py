@@ -32,7 +32,7 @@ TIMEOUT_S = 30.0
 
 
 class KafkaWithTokens(LocalKafka):
-    """Takes OAUTHBEARER besides, and believes every token: whose they are is the endpoint's business."""
+    """A broker that also accepts OAUTHBEARER, with any token: the token endpoint decides who gets one."""
 
     def _properties(self) -> dict[str, str]:
         properties = super()._properties()
@@ -62,7 +62,7 @@ class Endpoint(BaseHTTPRequestHandler):
         self.wfile.write(json.dumps(body).encode())
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def part(value: dict[str, object]) -> str:

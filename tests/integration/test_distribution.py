@@ -44,7 +44,7 @@ class MavenRepository:
     url: str
     requests: Counter[str] = field(default_factory=Counter)
     failing: dict[str, int] = field(default_factory=dict)
-    """How many more requests for a path are answered with status 503."""
+    """Number of further requests for a path that are answered with status 503."""
     answers: threading.Event = field(default_factory=threading.Event)
     """Cleared, the file ONE arrives byte by byte, and never wholly."""
 

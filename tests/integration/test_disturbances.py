@@ -1,4 +1,4 @@
-"""Whatever stands still, dies or floods: nobody else is hurt, and the log says so.
+"""A service that stops, dies or is flooded harms no other, as the log shows.
 
 The quick forms run with all tests; `make disturbances` runs the long ones.
 """
@@ -31,7 +31,7 @@ PLANS_END_S = 700.0
 SEED = 7
 NODE_TIMEOUT_S = 8.0
 NOTICE_S = 3.0
-"""Between the moment in which a node is silent for too long and the decision that says so."""
+"""Delay between the moment in which a node has been silent for too long and the decision about it."""
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(1_800 if LONG else 300)]
 
@@ -48,7 +48,7 @@ def disturbed(living: House, for_s: float) -> tuple[list[str], int]:
 
 
 def assert_unharmed(living: House, jobs: list[str], since: int) -> None:
-    """The jobs are completed, and nobody was refunded or taken for lost."""
+    """Assert that the jobs are completed, none was refunded, and no node was taken for lost."""
     living.await_over(jobs, timeout_s=PLANS_END_S)
     assert living.unjust(since) == []
     completed = {outcome.job_id for outcome in living.outcomes(JobCompleted)}
@@ -195,7 +195,7 @@ def test_a_flood_of_records_that_are_refused(living: House) -> None:
 
 
 def decided(living: House, *jobs: str) -> set[str]:
-    """Those of the jobs whose bids have been decided."""
+    """Return the jobs whose bids have been decided."""
     return {o.job_id for o in living.outcomes(JobAdmitted | JobRejected)} & set(jobs)
 
 

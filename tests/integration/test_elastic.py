@@ -49,7 +49,7 @@ def test_elastic_job_spreads_to_lent_server_and_returns(fleet: Fleet) -> None:
     assert starts == sorted(starts)
     assert 0 < starts[-1] < work_samples
     assert not any(answer.refused for answer in fleet.decided(OfferAnswered))
-    # A server is heard once it is lent, and costs the ledger no more than that.
+    # A server's presence is read once it is lent, and costs the ledger no more than that.
     assert [heard.node for heard in fleet.events(NodeHeard)] == [server]
     fleet.assert_proven()
 

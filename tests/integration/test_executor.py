@@ -156,7 +156,7 @@ def test_event_ids_are_unique_and_nodes_send_heartbeats(fleet: Executors) -> Non
 def test_a_job_moves_between_executors(fleet: Executors, base: SharedBase) -> None:
     job = order("mover", 200, work=300, dropout=0.1)
     fleet.assign("n1", job)
-    # Told at once, and so before the first one is through: the checkpoint is waited for.
+    # Sent at once, and so before the first one ends: the checkpoint is waited for.
     fleet.assign("n2", job.model_copy(update={"resume_samples": 200}))
     finished = fleet.await_event(RunFinished, job_id="mover")
     assert [(run.node, run.samples_done) for run in fleet.told(RunStarted, job_id="mover")] == [

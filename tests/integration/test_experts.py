@@ -114,7 +114,7 @@ def test_placement_of_trained_model_follows_requests(
     assert all(
         layer.gain >= 0.05 and layer.load < layer.load_before for each in later for layer in each.layers
     )
-    # Every member is told each of them, and the leader serves by them from then on.
+    # Every member receives each of them, and the leader serves by them from then on.
     told = [each for each in fleet.decided(ExpertsPlaced) if each.job_id == "served"]
     for decided in (first, *later):
         assert {each.node for each in told if each.revision == decided.revision} == NODES
@@ -170,7 +170,7 @@ def test_job_resumes_from_checkpoint_after_kills(fleet: Fleet, victim: str) -> N
 
 
 def ranks_of(executor: psutil.Process) -> list[psutil.Process]:
-    """The processes that were forked beside an executor, and print to its log."""
+    """Return the processes that were forked besides an executor, and print to its log."""
 
     def log(process: psutil.Process) -> Path:
         return Path(f"/proc/{process.pid}/fd/2").readlink()

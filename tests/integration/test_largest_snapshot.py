@@ -17,7 +17,7 @@ from streams.worker.settings import LARGEST_RECORD_BYTES, WorkerSettings
 from streams.worker.worker import prepare
 
 RESERVED_BYTES = 2**17
-"""What a cell's room leaves to compression and Kafka."""
+"""Bytes of a cell's room that are left to compression and Kafka."""
 
 
 def test_largest_snapshot_is_confirmed_and_larger_refused(kafka: str, topic_prefix: str) -> None:

@@ -1,4 +1,4 @@
-"""The real lender beside the real worker on Kafka: load falls, servers are lent; it rises, they return."""
+"""The real lender with the real worker on Kafka: load falls, servers are lent; it rises, they return."""
 
 import json
 import math
@@ -48,7 +48,7 @@ SETTINGS = {
 JUDGED_AFTER_INTERVALS = 11
 """A plan is for nine intervals, of the notice, the delay and one interval, and is judged in the one after."""
 SOON_UNKNOWN_S = "6"
-"""For the test that says nothing of the load: in others, a busy machine may say nothing for as long."""
+"""Timeout of the test without load reports: in others, a busy machine may send none for as long."""
 
 
 def lending_cell(cell: str) -> CellConfigured:
@@ -61,13 +61,13 @@ def lending_cell(cell: str) -> CellConfigured:
 
 
 class Inference:
-    """Says the time, and how loaded the zone is, several times a second; starts lenders."""
+    """Reports the time and the zone's load several times a second; starts lenders."""
 
     def __init__(self, deployment: Deployment, folder: Path) -> None:
         self.deployment = deployment
         self.target = Target(deployment.kafka, deployment.prefix)
         self.load: float | None = 0.2
-        """None: nothing is said of it."""
+        """None: no load is reported."""
         self.lenders: list[subprocess.Popen] = []
         self._folder = folder
         self._stop = threading.Event()
@@ -127,12 +127,12 @@ class Inference:
         until(has_judged, "a plan is judged")
 
     def intervals(self) -> list[dict[str, Any]]:
-        """What the lenders said of each interval."""
+        """Return the lenders' records of intervals."""
         lines = [json.loads(line) for line in self.output().splitlines() if line.startswith("{")]
         return [line for line in lines if "load" in line]
 
     def said(self, kind: type) -> list:
-        """What lenders have published."""
+        """Return the events of a kind that lenders have published."""
         events = [decode_event(r.value, r.headers).event for r in self.deployment.records("inference")]
         return [event for event in events if isinstance(event, kind)]
 

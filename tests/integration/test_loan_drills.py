@@ -32,7 +32,7 @@ def send(service: Service, number: signal.Signals) -> None:
 
 
 def said(fleet: Fleet, kind: type) -> list:
-    """What the lender has published."""
+    """Return the events of a kind that the lender has published."""
     with KafkaReader(fleet.target.kafka) as reader:
         records = list(reader.read(reader.slice(fleet.target.topic(INFERENCE))))
     events = (decode_event(record.value, record.headers).event for record in records)

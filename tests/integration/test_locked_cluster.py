@@ -112,7 +112,7 @@ def environment(connection: KafkaConnection, folder: Path) -> dict[str, str]:
 def attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Callable[[KafkaConnection, str], str]:
-    """Runs a command that must fail soon, and returns the line that it says."""
+    """Return a runner of a command that must fail soon, which returns its error line."""
 
     def call(connection: KafkaConnection, command: str) -> str:
         for name, value in environment(connection, tmp_path).items():
@@ -132,7 +132,7 @@ def attempt(
 @pytest.mark.parametrize(("spoil", "line"), FAULTS.values(), ids=FAULTS.keys())
 def test_commands_explain_refused_access(kafka, tmp_path, attempt, spoil, line):
     connection = spoil(kafka.connection("users"), tmp_path)
-    # A dropped connection may be a broker that starts: that takes two seconds to tell.
+    # A dropped connection may come from a broker that starts: to find out takes two seconds.
     for command in ["submit", "watch"] if spoil is no_security else COMMANDS:
         assert line.format(at=kafka.bootstrap_servers) in attempt(connection, command), command
 

@@ -67,7 +67,7 @@ def test_merged_jobs_are_both_completed(fleet: WatchedDeployment) -> None:
 @pytest.mark.drill
 def test_four_jobs_complete_despite_undone_merge(fleet: WatchedDeployment) -> None:
     jobs = {
-        # They end after all their iterations, so that nobody can help them.
+        # They end after all their iterations, so that no donor can help them.
         "tables": tuning_workload("code-pages", 240),
         "same-tables": tuning_workload("code-pages", 242),
         "related": tuning_workload("more-code-pages", 300, accuracy=0.2),
@@ -90,7 +90,7 @@ def test_four_jobs_complete_despite_undone_merge(fleet: WatchedDeployment) -> No
     assert finished.iterations < finished.iterations_alone
     accuracy = {each.job_id: each.accuracy for each in fleet.events(TaskEvaluated) if each.phase == "own"}
     assert accuracy["related"] >= 0.2
-    # The one that was misled begins anew, alone, and no iteration of the merge counts.
+    # The receiver whose merge harmed restarts alone, and no iteration of the merge counts.
     (alone,) = (
         order
         for task in fleet.decided(TaskAssigned)

@@ -104,7 +104,7 @@ def millrace(deployment: Deployment) -> Millrace:
 
 @contextmanager
 def executor(deployment: Deployment, node: str) -> Iterator[None]:
-    """An executor as an operator starts it beside a running deployment, told nothing but the node."""
+    """Start an executor besides a running deployment, as an operator does, with no setting but the node."""
     ours = {
         name: value
         for name, value in os.environ.items()
@@ -133,7 +133,7 @@ def decided(deployment: Deployment) -> list[Outcome]:
 
 
 def status(deployment: Deployment, node: str) -> tuple[str | None, str | None]:
-    """Zone and status of a node, as the decisions tell."""
+    """Return zone and status of a node, from the decisions."""
     zone = state = None
     for outcome in decided(deployment):
         match outcome:

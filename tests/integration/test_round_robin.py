@@ -1,4 +1,4 @@
-"""A policy that is installed beside the product runs through all of its commands."""
+"""A policy that is installed separately works with all of the product's commands."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The real solver beside the real worker on real Kafka: killed at any point, each request is answered."""
+"""The real solver with the real worker on real Kafka: killed at any point, each request is answered."""
 
 import json
 import signal
@@ -169,7 +169,7 @@ def test_solver_answers_after_restart(deployment: Deployment, number: signal.Sig
     solver.send(number)
     assert solver.wait() == status
     if status:
-        solving.resume()  # nobody has ended it
+        solving.resume()  # has not ended
     assert answers(deployment) == []
     assert outcomes(deployment, JobRejected) == []
 

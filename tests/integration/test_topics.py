@@ -73,12 +73,12 @@ def test_every_difference_is_named_and_nothing_is_created(
     with pytest.raises(TopicError) as refused:
         ensure_topics(at(kafka), changed)
     for difference in (
-        f"{first.name}: partitions is 1, wanted 3",
-        f"{first.name}: max.message.bytes is {INPUT_MAX_MESSAGE_BYTES}, wanted 1000",
-        f"{first.name}: retention.ms is 604800000, wanted 60000",
-        f"{second.name}: cleanup.policy is delete, wanted compact",
-        f"{second.name}: compression.type is uncompressed, wanted producer",
-        f"{second.name}: retention.bytes is -1, wanted 1000000",
+        f"{first.name}: partitions is 1, expected 3",
+        f"{first.name}: max.message.bytes is {INPUT_MAX_MESSAGE_BYTES}, expected 1000",
+        f"{first.name}: retention.ms is 604800000, expected 60000",
+        f"{second.name}: cleanup.policy is delete, expected compact",
+        f"{second.name}: compression.type is uncompressed, expected producer",
+        f"{second.name}: retention.bytes is -1, expected 1000000",
     ):
         assert difference in str(refused.value)
     assert len(str(refused.value).splitlines()) == 1

@@ -218,7 +218,7 @@ def test_markers_in_ledger_and_snapshots_are_no_gaps(
     deployment.proven()
     until(lambda: not deployment.committed_lag(), "all events acknowledged")
     end_both(deployment.topic(LEDGER), b"foreign", CELL.encode())
-    # A valid coverage record that says nothing new, since the worker reads what is committed.
+    # A valid coverage record without news, since the worker reads what is committed.
     covered = Coverage(-1, {}).to_bytes()
     end_both(deployment.topic(SNAPSHOTS), covered, b"/99")
     worker.kill()

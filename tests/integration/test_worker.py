@@ -306,7 +306,7 @@ def test_orderly_stop_leaves_nothing_to_repeat(deployment: Deployment) -> None:
 
 
 def test_stop_during_bids_decides_ledger(deployment: Deployment) -> None:
-    """So a worker of other rules finds nothing that only this one may decide."""
+    """A worker of other rules then finds no event that only this worker may decide."""
     worker = deployment.start_worker(snapshot_every_events=100_000, snapshot_every_s=600)
     deployment.configure("alpha")
     bids = deployment.send(events.bid(number) for number in range(6_000))

@@ -40,7 +40,7 @@ class Records:
         self._next: dict[int, int] = {}
 
     def new(self) -> list[ReadRecord]:
-        """Those that have come since the last call."""
+        """Return the records that have come since the last call."""
         part = self._reader.slice(self._topic)
         records = list(self._reader.read(replace(part, low={**part.low, **self._next})))
         self._next = dict(part.high)
@@ -52,7 +52,7 @@ class Records:
 
 @dataclass
 class WatchedDeployment:
-    """What the log of a deployment says, between `begin` and `end`."""
+    """Records of a deployment's log between `begin` and `end`."""
 
     deployment: Deployment
     _outcomes: list[Outcome] = field(default_factory=list, init=False)
@@ -94,7 +94,7 @@ class WatchedDeployment:
         return [outcome for outcome in self._outcomes if isinstance(outcome, kind)]
 
     def events(self, kind: type[_Event]) -> list[_Event]:
-        """Of the ledger."""
+        """Return the ledger's events of a kind."""
         new = self._ledger_records.new()
         self._ledger += [decode_event(record.value, record.headers).event for record in new]
         return [event for event in self._ledger if isinstance(event, kind)]

@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from tests.docs.markdown import DOCS, pages
-from tests.language.words import EMPTY_VERBS, GLOSSARY, faults, glossary_words, name_faults, page_faults
+from tests.language.words import (
+    EMPTY_VERBS,
+    GLOSSARY,
+    faults,
+    glossary_words,
+    name_faults,
+    page_faults,
+    string_faults,
+)
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("streams", "solvers", "executors", "schemas", "infra", "bench")
@@ -20,10 +28,16 @@ def product_files() -> list[Path]:
     return [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 
 
-@pytest.mark.parametrize("folder", [*PACKAGES, "tests/language"])
+@pytest.mark.parametrize("folder", [*PACKAGES, "tests"])
 def test_docstrings_and_comments_are_plain(folder: str) -> None:
     found = [str(fault) for path in sorted((ROOT / folder).rglob("*.py")) for fault in faults(path, ROOT)]
     assert found == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_strings_are_plain(package: str) -> None:
+    files = sorted((ROOT / package).rglob("*.py"))
+    assert [str(fault) for path in files for fault in string_faults(path, ROOT)] == []
 
 
 @pytest.mark.parametrize(
@@ -85,3 +99,12 @@ def test_a_fault_is_found(tmp_path: Path) -> None:
     source.write_text('"""What it says."""\n\nX = 1  # is none\n"""Begins."""\n')
     found = [(fault.line, fault.rule.split("'")[1]) for fault in faults(source, tmp_path)]
     assert found == [(1, "What"), (1, "say"), (3, "is none")]
+
+
+def test_faults_of_strings_are_found(tmp_path: Path) -> None:
+    source = tmp_path / "module.py"
+    source.write_text(
+        '"""It says."""\nA = "tell"\nB = "nodes tell"\nC = f"nodes {tell} say"\nD = "is {told}"\n'
+    )
+    found = [(fault.line, fault.rule.split("'")[1]) for fault in string_faults(source, tmp_path)]
+    assert found == [(3, "tell"), (4, "say")]

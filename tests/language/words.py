@@ -68,6 +68,7 @@ _PATTERNS = {word: re.compile(rf"\b(?:{_FORMS.get(word, word)})\b", re.IGNORECAS
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`]*`")
 """Quoted names, such as a field of a schema, whose words are not those of a sentence."""
+_BRACES = re.compile(r"\{[^}]*\}")
 
 
 class Fault(NamedTuple):
@@ -118,6 +119,29 @@ def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         match node:
             case ast.Expr(value=ast.Constant(value=str(text))):
+                yield node.lineno, text
+
+
+def string_faults(path: Path, root: Path) -> Iterator[Fault]:
+    """Yield the faults of a file's strings: those with a space, without the names in their braces."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for line, text in strings(tree):
+        if " " in text:
+            yield from _replaced(str(path.relative_to(root)), line, _BRACES.sub("", text))
+
+
+def strings(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the strings of a file but its docstrings, with their lines; of f-strings, the constant text."""
+    parts = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Expr(value=ast.Constant() as docstring):
+                parts.add(docstring)
+            case ast.JoinedStr(values=values):
+                parts.update(values)
+                texts = (str(value.value) for value in values if isinstance(value, ast.Constant))
+                yield node.lineno, "".join(texts)
+            case ast.Constant(value=str(text)) if node not in parts:
                 yield node.lineno, text
 
 

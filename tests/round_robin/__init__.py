@@ -1,6 +1,6 @@
 """A policy that is no part of the product: a queue whose jobs take turns on the nodes, for no money.
 
-`install` makes it known to the processes whose path has a folder. What it takes to write one is told in
+`install` registers it with the processes whose path has a folder. How to write one is described in
 docs/adding-a-policy.md, page by page of this package.
 """
 

@@ -1,4 +1,4 @@
-"""Decisions of the round-robin policy, in a process that has it installed beside the product."""
+"""Decisions of the round-robin policy, in a process that has it installed separately."""
 
 import itertools
 import math
@@ -226,7 +226,7 @@ def service(monkeypatch: pytest.MonkeyPatch) -> JobSubmitted:
 
 
 class EndlessCounting(VirtualCounting):
-    """Reports every second until the job is cancelled, whatever it was told to count to."""
+    """Reports every second until the job is cancelled, whatever its limit."""
 
     def __init__(self, cell: str, pace: float) -> None:
         super().__init__(cell, pace)

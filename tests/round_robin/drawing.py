@@ -13,13 +13,13 @@ from tests.round_robin.kind import CountWorkload, QueueTerms
 
 
 class CountOptions(DrawingOptions):
-    """How far jobs count."""
+    """Counts of drawn jobs."""
 
     largest_goal: Annotated[int, Field(ge=1, le=10**6)] = 30
 
 
 def draw(drawing: Drawing) -> list[TimedEvent[Event]]:
-    """Ten jobs within ten minutes, unless others are wanted."""
+    """Draw jobs within ten minutes, ten unless the options set another number."""
     options = drawing.options_as(CountOptions)
     rng = random.Random(f"{drawing.seed}/counting")
     span_s = 600.0 if drawing.span_s is None else drawing.span_s

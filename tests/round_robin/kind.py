@@ -1,4 +1,4 @@
-"""The round-robin policy, as the pipeline knows it: its types, and its manifest."""
+"""The round-robin policy's types, and its manifest for the pipeline."""
 
 from typing import Annotated, Literal
 
@@ -10,7 +10,7 @@ from tests.support.counting_commands import CountCancelled, CountOrdered
 
 
 class RoundRobinPolicy(PolicySettings):
-    """Each job counts so far in a turn, then the next one has the node."""
+    """Jobs take turns: each counts `turn_samples` further, then the next job gets the node."""
 
     kind: Literal["round_robin"] = "round_robin"
     turn_samples: Annotated[int, Field(ge=1)] = 10
@@ -44,7 +44,7 @@ class QueuePlace(Evidence):
 
 
 class SortProblem(Problem):
-    """Which order of the queue is the best?"""
+    """Problem of the best order of the queue."""
 
     kind: Literal["sort"] = "sort"
     left_samples: dict[Identifier, int]

@@ -1,4 +1,4 @@
-"""What a solver does for the round-robin policy."""
+"""Solver of the round-robin policy."""
 
 from tests.round_robin.kind import SortProblem, SortSolution
 

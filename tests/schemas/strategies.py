@@ -12,7 +12,7 @@ from schemas.registry import DECISION_TYPES, EVENT_TYPES
 SEEDED = settings(
     derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.filter_too_much]
 )
-"""The same examples on every run and every machine. Of whole configurations most are refused by the rules
+"""Derandomised: equal examples on every run and machine. Most drawn whole configurations are refused by rules
 between their fields, which schemas do not state."""
 
 MODELS: dict[str, Any] = {**EVENT_TYPES, **DECISION_TYPES}
@@ -90,7 +90,7 @@ def _objects(schema: dict[str, Any], document: dict[str, Any]) -> st.SearchStrat
 
 
 def consistent_zone(zone: dict[str, Any], number: int = 0) -> None:
-    """Make a zone obey the rules between its fields, which JSON Schema cannot say."""
+    """Make a zone obey the rules between its fields, which JSON Schema cannot state."""
     zone["id"] = f"zone-{number}"
     zone["base_model_memory_gib"] = min(zone["base_model_memory_gib"], 4.0)
     for index, gpu in enumerate(zone["gpu_types"]):

@@ -1,4 +1,4 @@
-"""The AsyncAPI document keeps the rules of AsyncAPI 3.0, and says what the code does."""
+"""The AsyncAPI document obeys AsyncAPI 3.0, and agrees with the code."""
 
 import re
 from collections.abc import Iterator

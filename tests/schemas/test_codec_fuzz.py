@@ -25,7 +25,7 @@ MUTANTS_PER_TYPE = 1_500
 
 
 def outcome(decode: Callable[[], Envelope | Decision]) -> Envelope | Decision | None:
-    """What was decoded; None if it was refused, which must be with one line of bounded length."""
+    """Return the decoded record; None if it was refused, which must be with one line of bounded length."""
     try:
         return decode()
     except InvalidRecordError as refusal:
@@ -64,7 +64,7 @@ def test_mutated_bytes_are_read_or_refused(ce_type: str) -> None:
 
 @pytest.mark.parametrize("ce_type", SAMPLES)
 def test_what_the_codec_accepts_the_json_schema_accepts(ce_type: str) -> None:
-    """So nobody who checks against the published schema refuses an event that would have been read."""
+    """A client that checks against the published schema then refuses no event that the codec reads."""
     source = random.Random(2)
     validator = Draft202012Validator(json_schemas()[ce_type])
     read = Counter[bool]()

@@ -1,4 +1,4 @@
-"""What may be said of mixture-of-experts jobs: values that cannot be are refused by name."""
+"""Fields of mixture-of-experts jobs: invalid values are refused by name."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which settings of a connection go together, and that no secret shows."""
+"""Settings of a connection that belong together, and secrets that are not shown."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What nodes report of fine-tuning jobs: values that cannot be are refused by name."""
+"""Nodes' reports about fine-tuning jobs: invalid values are refused by name."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Characters that say something to a terminal, or nothing to a reader, are escaped; letters stay."""
+"""Characters that control a terminal or are invisible are escaped; letters stay."""
 
 import pytest
 from hypothesis import given

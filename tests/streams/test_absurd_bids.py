@@ -30,7 +30,7 @@ ZONE = "llama-7b"
 ABSURD_MICROS = 10**15
 ABSURD_BIDS = 240
 NODE_SLOT_SAMPLES = 4_800
-"""Of such a task, on the faster nodes."""
+"""Samples per node-slot of such a task, on the faster nodes."""
 DAY_SLOTS = 60
 OVERLOADED_SLOTS = 40
 ATTACKED_SLOTS = 15
@@ -39,7 +39,7 @@ HONEST_SAMPLES = 2 * NODE_SLOT_SAMPLES
 HORIZON_SLOTS = 144
 UNITS_PER_SLOT = 6 * 24 * SLOT_S + 6 * 9 * SLOT_S
 CHEAPEST_MICROS_PER_UNIT = 120_000 * 0.4 / (24 * 3_600)
-"""Of operation: the faster nodes' at night."""
+"""Least cost of operation per unit: that of the faster nodes at night."""
 
 
 class Fleet:
@@ -77,7 +77,7 @@ class Fleet:
         self.runs = self.runs.next(self.bench.send(ClockTicked(cell="fleet", time_s=self.slot * SLOT_S)))
 
     def bid(self, job_id: str, micros: int, samples: int, slots: int) -> int | None:
-        """What it pays in micros; None if it loses."""
+        """Return the payment in micros; None if the bid loses."""
         return self.bid_for(job_id, micros, work(samples), slots)
 
     def bid_for(self, job_id: str, micros: int, workload: LoraWorkload, slots: int) -> int | None:
@@ -88,7 +88,7 @@ class Fleet:
         return outcome.payment_micros if isinstance(outcome, JobAdmitted) else None
 
     def bid_honestly(self, rng: random.Random, bids: int) -> int:
-        """What those that win are worth, in micros."""
+        """Return the value of the winning bids, in micros."""
         value_micros = 0
         for number in range(bids):
             micros = int(rng.lognormvariate(0, 1) * 60_000)
@@ -98,7 +98,7 @@ class Fleet:
         return value_micros
 
     def withdraw(self, job_id: str) -> int:
-        """What comes back."""
+        """Withdraw a job, and return the refund in micros."""
         withdrawal = JobWithdrawalRequested(cell="fleet", job_id=job_id, user="u")
         (outcome,) = self.bench.send(withdrawal)
         assert isinstance(outcome, JobWithdrawn)
@@ -130,7 +130,7 @@ class Fleet:
         return outcome.evidence.lowest_winning_bid_micros
 
     def attack(self, samples: int) -> tuple[list[str], int]:
-        """Who of the absurd bids wins, and what they pay."""
+        """Return the absurd bids that win, and their payments."""
         paid = {
             f"absurd{number}": self.bid(f"absurd{number}", ABSURD_MICROS, samples, 100)
             for number in range(ABSURD_BIDS)
@@ -144,7 +144,7 @@ class Fleet:
 
     @property
     def sold_units(self) -> float:
-        """What is remembered to have been sold."""
+        """Return the units that the zone has recorded as sold."""
         return self._posted.curve.sold_units
 
     @property
@@ -217,8 +217,8 @@ def test_withdrawn_bids_are_forgotten_despite_changed_room(node_slots, is_free):
 
 
 def overloaded_quotes(is_attacked: bool) -> list[int]:
-    """What is quoted while far more is asked for than there is, and in each slot a bid of one sample is
-    withdrawn that was made in the slot before."""
+    """Return the quotes while demand far exceeds the room, and in each slot a bid of one sample is withdrawn
+    that was made in the slot before."""
     fleet = Fleet(is_warm=False, is_free=False)
     rng = random.Random("overload")
     quotes = []
@@ -293,7 +293,7 @@ def test_transient_absurd_bids_leave_no_trace():
 
 
 def honest_value(fleet: Fleet, slots: int) -> int:
-    """Of the bids that win, at three per slot."""
+    """Return the value of the bids that win, at three per slot."""
     rng = random.Random("kept")
     value_micros = 0
     for _ in range(slots):
@@ -303,8 +303,8 @@ def honest_value(fleet: Fleet, slots: int) -> int:
 
 
 def test_kept_absurd_bids_cost_more_than_they_harm():
-    """What is kept is paid for at the prices that the bids before have raised. Of eight ways that were tried,
-    with this demand and with twice as much, others lost 0.7 times what was paid at most."""
+    """Room that is kept is paid for at the prices that the bids before have raised. In eight ways that were
+    tried, with this demand and with twice as much, others lost 0.7 times the payment at most."""
     fleet = Fleet(is_warm=False, is_free=False)
     spared = fleet.fork()
     won, paid_micros = fleet.attack(3 * NODE_SLOT_SAMPLES)
@@ -316,9 +316,9 @@ def test_kept_absurd_bids_cost_more_than_they_harm():
 RESERVED_SLOTS = HORIZON_SLOTS - 1
 NODES_PER_TYPE = 6
 RUNNING_MICROS = NODES_PER_TYPE * RESERVED_SLOTS * (0.4 + 0.3) / 6 * 100_000
-"""What it costs to run all nodes for so long, six slots an hour, at the lowest tariff."""
+"""Cost to run all nodes for that time, six slots an hour, at the lowest tariff."""
 RESERVED_SHARE = 0.97
-"""Of a node's memory, or more, by each of these tasks."""
+"""Least share of a node's memory that each of these tasks reserves."""
 
 
 def hog(gpu_type: str, gib: float) -> LoraWorkload:
@@ -345,8 +345,8 @@ def reserve_all(fleet: Fleet) -> dict[str, int]:
 
 
 def test_reserved_memory_costs_like_used_memory():
-    """Its own energy costs 0.004. On an empty ledger nobody knows what the room is worth: all others are kept
-    out for that sum, and lose a little more than it where a third of what the fleet can do is asked for."""
+    """Its own energy costs 0.004. On an empty ledger the room has no known value: all others are kept out for
+    that sum, and lose a little more than it where a third of what the fleet can do is asked for."""
     fleet = Fleet(is_warm=False, is_free=False)
     spared = fleet.fork()
     paid = reserve_all(fleet)
@@ -372,13 +372,13 @@ BUSY_BIDS = 36
 SPREE_SLOTS = 6
 SPREE_BIDS = 36
 SPREE_SHARE = SPREE_SLOTS * SPREE_BIDS / (12 * HORIZON_SLOTS)
-"""Of all node-slots that a bid could use when it begins."""
+"""Share of all node-slots that a bid could use when it begins."""
 
 
 def busy_values(slots: int, is_raided: bool, is_withdrawn: bool) -> tuple[list[int], float]:
-    """What the honest winners of each slot are worth, from an empty ledger on, and the base level at the end.
+    """Return the value of the honest winners of each slot, from an empty ledger on, and the final base level.
 
-    In the first slots of a raid somebody buys node-slots on top, at ten units of money each, a hundred times
+    In the first slots of a raid a user buys node-slots on top, at ten units of money each, a hundred times
     what others offer: at the prices of an empty ledger they cost next to nothing."""
     fleet = Fleet(is_warm=False, is_free=False)
     rng = random.Random("busy")
@@ -401,9 +401,9 @@ def busy_values(slots: int, is_raided: bool, is_withdrawn: bool) -> tuple[list[i
     [(48, False), *[pytest.param(120, kept, marks=pytest.mark.long) for kept in (False, True)]],
 )
 def test_room_bought_first_costs_others_only_that(slots, is_withdrawn):
-    """An eighth of the node-slots ahead is bought for next to nothing before anybody knows what they are
-    worth. Others lose about what they would have made of them, but prices are found all the same: with a
-    guard that knew no bounds, a base level of 0 lasted for ever and others lost a third."""
+    """An eighth of the node-slots ahead is bought for next to nothing before their value is known. Others
+    lose about what they would have made of them, but prices are found all the same: with a guard without
+    bounds, a base level of 0 lasted for ever and others lost a third."""
     values, base = busy_values(slots, is_raided=True, is_withdrawn=is_withdrawn)
     spared, usual = busy_values(slots, is_raided=False, is_withdrawn=False)
     assert base > 0.6 * usual > 0

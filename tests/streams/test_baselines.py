@@ -61,7 +61,8 @@ def with_late_ticks(coming: History) -> History:
 
 
 def played(bench: Bench, seed: int, restart_share: float = 0.0) -> list[Outcome]:
-    """What a cell decides in a history in which solvers answer at once, and the cell is restored at times."""
+    """Return a cell's decisions in a history in which solvers answer at once, and the cell is restored at
+    times."""
     restarts = random.Random(f"restarts/{seed}")
     coming = with_late_ticks(history(random.Random(seed), BIDS))
     decided: list[Outcome] = []

@@ -1,4 +1,5 @@
-"""YAML in bounded time: what JSON can say is read as PyYAML reads it, and everything else is one line."""
+"""YAML in bounded time: text with an equivalent in JSON is read as PyYAML reads it, and all other gives one
+line."""
 
 import re
 from typing import Any

@@ -16,7 +16,8 @@ Send = Callable[..., Any]
 
 
 def send_after_the_transport_closed(send: Send) -> list[str]:
-    """What a sender meets that is faster than whoever reads, and whether the connection is closed then."""
+    """Return the error of a sender that is faster than the reader, and whether the connection is closed
+    then."""
 
     async def run() -> list[str]:
         loop = asyncio.get_running_loop()

@@ -97,7 +97,7 @@ from tests.support.solves import titan_answer
 
 SEEDS = 10
 MUTANTS_PER_SEED = 1_050
-"""That the codec has read."""
+"""Number of mutants per seed that the codec must read."""
 MUTANTS_BETWEEN = 6
 """After each event of the undisturbed history."""
 WEIGHTS: dict[type[Event], float] = {

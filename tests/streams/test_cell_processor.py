@@ -1,4 +1,4 @@
-"""What the processor of the cells sends, and what it waits for before it sends more."""
+"""The processor of the cells sends records, and waits for confirmation before it sends more."""
 
 import asyncio
 import math
@@ -25,11 +25,11 @@ PARTITIONS = 2
 
 
 class RefusedError(Exception):
-    """What the broker says of a record that is too large."""
+    """The broker's error for a record that is too large."""
 
 
 class Broker:
-    """Takes records, and says nothing of snapshots until it is told to."""
+    """Accepts records, and confirms no snapshot until a test does so."""
 
     def __init__(self) -> None:
         self.snapshots: list[tuple[bytes, asyncio.Future[int]]] = []

@@ -1,4 +1,4 @@
-"""The cells' file: what it may say, and one clear line for everything that it must not."""
+"""The cells' file: its valid contents, and one clear line for each invalid one."""
 
 from pathlib import Path
 

@@ -45,7 +45,7 @@ POLICIES: dict[str, PolicySettings] = {
 
 
 def change(rng: random.Random, bench: CheckedBench) -> Event:
-    """Something that an operator, or an executor that starts, may say now."""
+    """Return an event that an operator, or an executor that starts, may send now."""
     node = rng.choice(NODES)
     kind = rng.choice((*ORDERS, None))
     if rng.random() < 0.3:

@@ -1,4 +1,4 @@
-"""What clients are set up with, for each way to connect."""
+"""Settings of clients, for each way to connect."""
 
 from pathlib import Path
 
@@ -52,7 +52,7 @@ def connection(request: pytest.FixtureRequest, certificates: tuple[Path, Path]) 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_librdkafka_accepts_every_client_configuration(kind, connection):
-    # It refuses names that it does not know, values out of range and files that are not what they must be.
+    # It refuses unknown names, values out of range and files with invalid contents.
     client, configuration = KINDS[kind]
     settings = {**configuration(connection), "log_level": 0}
     made = client(settings)

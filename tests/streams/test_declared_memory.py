@@ -1,4 +1,4 @@
-"""What memory a task counts for, by whose word, and what follows if that is less than it takes."""
+"""Memory that a task is counted with, declared or measured, and the effect of too small a declaration."""
 
 import pytest
 

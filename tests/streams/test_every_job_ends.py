@@ -27,7 +27,7 @@ JOBS = 6
 ENDS_WITHIN_S = 4_000
 """After the troubles: some attempts of a job, each of which may be silent for the whole timeout."""
 QUIET_S = 90
-"""Beside the last job: until nodes have received the order to end runs that the cell does not have."""
+"""Time after the last job: until nodes have received the order to end runs that the cell does not have."""
 SEEDS = 60 if LONG else 2
 
 Make = Callable[[pytest.MonkeyPatch, Path, random.Random], World]

@@ -48,7 +48,7 @@ class InjectedError(Exception):
 
 
 class NotedEvent(LedgerEvent):
-    """Says which event is being folded, also when those before it are folded again."""
+    """Records which event is being folded, also when those before it are folded again."""
 
     present = -1
     """Its offset; -1 while none is."""

@@ -1,4 +1,4 @@
-"""What the exact consumer delivers and commits, without a broker."""
+"""Records that the exact consumer delivers and offsets that it commits, without a broker."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ PLACE = TP("t.ledger", 0)
 
 
 class Group:
-    """Answers commits as told, and notes what was asked."""
+    """Answers commits as a test sets, and records the requests."""
 
     def __init__(self, *answers: bool, seeks_meanwhile: int = 0) -> None:
         self._answers = list(answers)
@@ -37,7 +37,7 @@ class Group:
         return {PLACE: None}
 
     async def seek_to_beginning(self, *partitions: object) -> None:
-        """What the consumer's thread does for partitions that nothing is committed of."""
+        """Stand in for the seek of the consumer's thread; does nothing."""
 
 
 def commits(group: Group, data_dir: Path, monkeypatch: pytest.MonkeyPatch, turns: int) -> None:
@@ -80,7 +80,7 @@ def test_commit_during_rebalance_is_repeated(tmp_path: Path, monkeypatch: pytest
 
 
 def fetched(*offsets: int) -> list[ConsumerRecord[bytes, bytes]]:
-    """What a fetch returns of a partition."""
+    """Return the records that a fetch of a partition returns."""
     return [
         ConsumerRecord(PLACE.topic, PLACE.partition, offset, 1_000, 1, b"k", b"v", None, 1, 1, ())
         for offset in offsets

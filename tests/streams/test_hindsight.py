@@ -1,4 +1,4 @@
-"""The offline optimum of what a cell was asked, beside what the cell did and what its certificate says."""
+"""The offline optimum of a cell's events, against the cell's welfare and its certificate."""
 
 import random
 from collections.abc import Sequence
@@ -110,7 +110,7 @@ def test_withdrawn_job_is_left_out():
 
 @pytest.mark.parametrize("seed", range(10))
 def test_optimum_is_between_welfare_and_certificate(seed: int):
-    # Whatever happens to nodes and runs: the optimum knows of no failures. But it plans with quotas, and runs
+    # Whatever happens to nodes and runs: the optimum has no failures. But it plans with quotas, and runs
     # that train more than theirs may earn more.
     events = recorded(random.Random(seed), configuration(), bids=24, ahead_share=0.0)
     bench, withdrawn = folded(events)

@@ -14,7 +14,7 @@ from tests.support.plans import HeldCells, held_cells
 
 BIDS = 60
 LATE_SHARES = (0.0, 0.3)
-"""Of the runs that begin: every second history has some that hang, or report when others have gone on."""
+"""Shares of runs that hang, or report after others have started: every second history has such runs."""
 
 
 POLICIES = {"declared": zone().policy, "default": AuctionPolicy()}

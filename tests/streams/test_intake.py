@@ -47,7 +47,7 @@ def edited(**changes: object) -> bytes:
 
 
 def admitted(record: ReadRecord, intake: Intake = INTAKE) -> SentRecord:
-    """What becomes of a record: a ledger record, or a dead letter."""
+    """Return the result of a record: a ledger record, or a dead letter."""
     judged = intake.admit(record)
     return judged.record if isinstance(judged, Accepted) else judged
 

@@ -22,7 +22,7 @@ def event(
 
 
 def order(events: Iterable[Waiting], may_tick: Callable[[Waiting], bool] = lambda _: True) -> list[Waiting]:
-    """What a queue gives of these, put in this order, until it gives nothing more."""
+    """Put events in this order, and return those that the queue gives until it gives no more."""
     queue = IntakeQueue(INTERVAL_S)
     for one in events:
         queue.put(one)
@@ -100,8 +100,9 @@ def test_an_empty_queue_remembers_nothing_of_a_flood():
 
 
 def waits_s(decided_in_s: float, until_s: float = 60.0) -> list[float]:
-    """How long an honest bid each second waits beside a user who always has bids waiting, in a queue that is
-    served by one worker. `decided_in_s`: how long a bid of that user takes; an honest one takes 1 ms."""
+    """Return the waits of an honest bid each second, in a queue that one worker serves and in which another
+    user always has bids waiting. `decided_in_s`: time that a bid of that user takes; an honest one takes 1
+    ms."""
     queue = IntakeQueue(INTERVAL_S)
     flood = [event("jobs/slow", 0.0) for _ in range(int(until_s / decided_in_s))]
     honest = [event("jobs/ada", float(second)) for second in range(1, int(until_s))]

@@ -1,4 +1,4 @@
-"""The same bytes are decided interpreted, compiled, and by a process that changes over in the middle."""
+"""Interpreted, compiled, and in a process that changes over in the middle, equal bytes are decided."""
 
 import pytest
 

@@ -7,12 +7,12 @@ EVENT = Waiting("c", "jobs/ada", 0.0, 0.0)
 
 
 def new_backlog(now_s: float = 0.0) -> LedgerBacklog:
-    """Of a worker that folds one partition, at a moment that does not pass."""
+    """Return the backlog of a worker that folds one partition, with a fixed clock."""
     return LedgerBacklog(lambda: now_s, lambda partition: partition == HERE)
 
 
 def filled(backlog: LedgerBacklog) -> int:
-    """How many events more it has room for, all of which are sent."""
+    """Return the number of further events that it has room for, after sending them all."""
     count = 0
     while backlog.has_room(HERE):
         backlog.sent(HERE)

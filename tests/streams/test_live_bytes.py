@@ -340,7 +340,8 @@ def test_loan_fits_counted_bytes() -> None:
 
 
 def test_self_pricing_zone_fits_counted_bytes() -> None:
-    """A node of its own class, bids of more densities than are told apart, and two horizons open to them."""
+    """A node of its own class, bids of more densities than are distinguished, and two horizons open to
+    them."""
     horizon_slots = 300
     one = zone(policy=AuctionPolicy(), nodes=NODES[:1], horizon_slots=horizon_slots)
     bench = Bench.configured(zones=(one,))

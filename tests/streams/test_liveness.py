@@ -19,7 +19,7 @@ class Listener:
         self.monitor = LivenessMonitor(self.now_s)
 
     def listen(self, for_s: float, heard: tuple[str, ...] = ()) -> None:
-        """Listen without a pause, and hear these nodes all the while."""
+        """Observe without a pause, with presence reports of these nodes all the while."""
         for _ in range(round(for_s / STEP_S)):
             self.now_s += STEP_S
             self.monitor.listen(0, self.now_s)

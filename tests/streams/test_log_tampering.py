@@ -1,4 +1,4 @@
-"""What is noticed in files of a log that were altered, swapped, repeated, appended to or cut."""
+"""Files of a log that were altered, swapped, repeated, appended to or cut are noticed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -32,11 +32,11 @@ class Log:
 
 HEARD = NodeHeard(cell="alpha", node="alpha-n0", base_model="tiny", runners=("lora",))
 LEDGER = events.ledger([HEARD if isinstance(event, RunStarted) else event for event in events.stream(7)])
-"""A configuration, a tick, three bids, one for a zone that is none, a node's sign of life, which decides
-nothing, and a bid: so the last event is decided."""
+"""A configuration, a tick, three bids, one for an unknown zone, a node's sign of life, which decides nothing,
+and a bid: so the last event is decided."""
 LOG = Log.of(LEDGER)
 SHORT = Log.of(LEDGER[:3])
-"""The same up to the first bid, for what is tried at every byte."""
+"""The log up to the first bid, for the cases that change every byte."""
 QUIET = next(index for index, entry in enumerate(LEDGER) if entry.envelope.event is HEARD)
 LAST = len(LEDGER) - 1
 
@@ -48,7 +48,7 @@ def verdict_on(folder: Path, log: Log, kept: tuple[KeptHead, ...] = ()) -> Verdi
 
 
 def noticed(folder: Path, log: Log, kept: tuple[KeptHead, ...] = ()) -> str | None:
-    """How: the kind of the first difference, `chain`, `head`, or `refused`; None where nothing is."""
+    """Return the kind of the first difference, `chain`, `head`, or `refused`; None without one."""
     try:
         verdict = verdict_on(folder, log, kept)
     except ReplayError:
@@ -212,7 +212,7 @@ def test_what_is_noticed_and_how(tmp_path: Path, log: Log, how: str) -> None:
 
 @pytest.mark.parametrize(("index", "how"), [(QUIET, "altered"), (LAST, "missing")], ids=["quiet", "decided"])
 def test_event_at_other_offset_is_noticed(tmp_path: Path, index: int, how: str) -> None:
-    """One that decided nothing too: nothing but the chain tells its offset."""
+    """An event that decided nothing is noticed, too: only the chain depends on its offset."""
     log = Log.of([LedgerEvent(2 * entry.offset, entry.envelope) for entry in LEDGER])
     assert verdict_on(tmp_path, log).ok
     moved = edited(log.ledger, index, b'{"offset":%d' % (2 * index), b'{"offset":%d' % (2 * index - 1))
@@ -274,7 +274,7 @@ def test_head_names_its_cell_among_several(tmp_path: Path) -> None:
 
     assert verdict_on(tmp_path, both, (KeptHead("beta", head),)).ok
     (line,) = verdict_on(tmp_path, both, (KeptHead(None, head),)).head_faults
-    assert "alpha, beta: say which, as CELL=6:" in line
+    assert "alpha, beta: name one, as CELL=6:" in line
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ EARLIER_BIDS = 30
 
 
 def opening(gpu_type: str, compute_units: float, memory_units: float = 0.0) -> OpeningPrices:
-    """The same price in every hour."""
+    """Return opening prices that are equal in every hour."""
     return OpeningPrices(
         gpu_type=gpu_type,
         compute_micros=(compute_units * UNIT,) * HOURS_PER_DAY,

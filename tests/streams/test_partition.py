@@ -1,4 +1,4 @@
-"""A ledger partition: restored, it goes on as if nothing had happened, and no event is ever skipped."""
+"""A restored ledger partition decides the same as before, and skips no event."""
 
 import json
 from dataclasses import replace
@@ -60,8 +60,8 @@ def test_events_up_to_the_snapshot_are_passed_over() -> None:
     assert fold(again, ledger[40:]) == fold(first, ledger[40:])
 
 
-def test_snapshots_without_their_coverage_are_taken_up_too() -> None:
-    """The worker died between the snapshots and the coverage: nothing was acknowledged."""
+def test_snapshots_without_coverage_are_restored() -> None:
+    """The worker ended after it wrote snapshots and before their coverage: nothing was acknowledged."""
     ledger = records("alpha", "beta")
     first = LedgerPartition(0, 0, {})
     before = fold(first, ledger[:20])
@@ -117,7 +117,7 @@ def test_gap_underway_is_fatal() -> None:
 
 
 def test_offsets_that_hold_no_record_are_no_gap() -> None:
-    """Such as those of markers of transactions, before the first event, under way and after a restart."""
+    """Markers of transactions use offsets: before the first event, between events and after a restart."""
     ledger = records("alpha")
     moved = [
         replace(record, offset=2 * record.offset + 1, from_offset=2 * record.offset) for record in ledger
@@ -142,7 +142,7 @@ def test_record_out_of_sequence_is_gap() -> None:
 
 
 def test_snapshot_older_than_the_coverage_is_fatal() -> None:
-    """A worker that was taken for dead wrote over the snapshot of its successor."""
+    """A stale worker replaced the snapshot of its successor."""
     ledger = records("alpha", "beta")
     partition = LedgerPartition(0, 0, {})
     fold(partition, ledger[:10])
@@ -163,7 +163,7 @@ def test_lost_snapshot_is_fatal() -> None:
     snapshots = dict(partition.capture().records())
     del snapshots[b"alpha"]
 
-    with pytest.raises(LedgerGapError, match="there is none"):
+    with pytest.raises(LedgerGapError, match="it is missing"):
         LedgerPartition(0, 10, snapshots).fold(ledger[10])
 
 

@@ -73,7 +73,7 @@ class Market:
         return outcomes
 
     def bid(self, units: float, slots: int = 6) -> JobAdmitted | JobRejected:
-        """For two slots of a node, within so many; the decision says what the price was read off."""
+        """Bid for two slots of a node, within `slots`; the decision shows the price."""
         self.number += 1
         basis = self.bench.zone.auctioneer.prices.basis
         (outcome,) = self.bench.send(
@@ -94,7 +94,7 @@ class Market:
         return outcome
 
     def quote(self) -> int | None:
-        """Of the same task."""
+        """Return the quote of the same task."""
         (quoted,) = self.bench.send(
             ask(speed_samples_per_s={"fast": 10.0}, deadline_s=EPOCH_S + SLOT_S * (self.slot + 7))
         )
@@ -290,7 +290,7 @@ def test_a_flood_of_free_bids_moves_no_quote():
 
 
 def test_opening_slot_costs_slightly_less_than_last():
-    """So waiting for a slot beyond the horizon gains no more than waiting for any other."""
+    """Waiting for a slot beyond the horizon then gains no more than waiting for any other."""
     market = Market.open()
     market.usual(RECOVERY_SLOTS)
     for _ in range(HORIZON_SLOTS):

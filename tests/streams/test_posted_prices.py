@@ -42,7 +42,7 @@ IDLE_SLOTS = st.sampled_from([0, 1, 3, 30])
 
 
 def later(task: dict[str, Any], slot: int) -> dict[str, Any]:
-    """The same task, so many slots later."""
+    """Return the task, `slot` slots later."""
     return task | {"deadline_s": task["deadline_s"] + SLOT_S * slot}
 
 
@@ -145,7 +145,7 @@ FACTOR = 1_000
 
 
 def dearer(event: Event) -> Event:
-    """The same event in another money."""
+    """Return the event in another currency."""
     match event:
         case JobSubmitted():
             return with_bid(event, event.terms.bid_micros * FACTOR)
@@ -213,7 +213,7 @@ def test_rounding_of_small_costs_changes_few_bids():
 
 @pytest.mark.parametrize("blocks", [False, True])
 def test_excluding_others_until_next_slot_may_gain(blocks):
-    """What is not claimed: a bid that is withdrawn a slot later has kept others out, and is undone with that
+    """Limit of the claim: a bid that is withdrawn a slot later has kept others out, and is undone with that
     slot. One node is free for three slots, and each task takes it for two."""
     bench = Bench.configured(zones=(zone(policy=AuctionPolicy(), nodes=zone().nodes[:1]),))
     task = {"work_samples": 200, "deadline_s": EPOCH_S + 4 * SLOT_S, "speed_samples_per_s": {"fast": 10.0}}

@@ -1,4 +1,4 @@
-"""What a producer reports of records that the broker does not confirm."""
+"""Reports of a producer about records that the broker does not confirm."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""What is published of a decision, and that it is what the documents say."""
+"""Published decisions agree with the documents."""
 
 import json
 

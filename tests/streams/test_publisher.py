@@ -1,4 +1,4 @@
-"""What happens to records before the broker has them."""
+"""Records wait, are ordered and are limited before the broker has them."""
 
 import asyncio
 

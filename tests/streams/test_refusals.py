@@ -1,4 +1,4 @@
-"""What a refused record costs is bounded, whatever is in it; and no event is refused for what it costs."""
+"""The cost of a refused record is bounded, whatever its contents; and no event is refused for its cost."""
 
 import json
 import math

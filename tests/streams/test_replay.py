@@ -79,7 +79,7 @@ def test_one_altered_byte_is_named(data: st.DataObject) -> None:
         assert f"from character {byte} on" in str(spoiled)
     else:
         # The id itself is spoiled: the decision is missing, and in its place lies something unknown, or what
-        # says that it is another decision.
+        # shows that it is another decision.
         assert true_one.kind == "missing"
         assert verdict.first in (true_one, spoiled)
 

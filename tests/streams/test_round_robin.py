@@ -1,4 +1,4 @@
-"""A policy that the product does not know, installed beside it, decides and is shown."""
+"""A policy that is not in the product, installed separately, decides and is shown."""
 
 import os
 import re

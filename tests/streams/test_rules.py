@@ -1,4 +1,4 @@
-"""Two versions of the rules decide for one cell: each event by one of them, as the ledger says."""
+"""Two versions of the rules decide for one cell: each event by one of them, as the ledger records."""
 
 import json
 import zlib
@@ -241,7 +241,7 @@ def test_unpublished_decisions_are_no_fault(book: RuleBook) -> None:
 
 
 def with_adoption(log: TwoStretches, **changes: object) -> TwoStretches:
-    """A log in which the adoption says something else."""
+    """Return a log whose adoption has other fields."""
     ledger = list(log.ledger)
     old = ledger[ADOPTED]
     event = old.envelope.event.model_copy(update=changes)

@@ -1,4 +1,4 @@
-"""A run of which no node reports anything is not believed in for ever, whatever the policy."""
+"""A run without reports from any node is given up after a time, whatever the policy."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ STEP_S = 5.0
 
 
 def elapse(bench: Bench, tick: Callable, seconds: float, step_s: float = STEP_S) -> list[Outcome]:
-    """Let time pass, in which no node says anything."""
+    """Let time pass, in which no node reports anything."""
     began_s = bench.cell.time_s or 0.0
     outcomes: list[Outcome] = []
     for number in range(1, int(seconds / step_s) + 1):

@@ -1,4 +1,4 @@
-"""What is not claimed: a task that is really divided may cost less, since its parts need not take turns."""
+"""Limit of the claim: a task that is really divided may cost less, since its parts need not take turns."""
 
 from schemas.base import HOURS_PER_DAY
 from schemas.cells import Tariff
@@ -11,7 +11,8 @@ RISING = Tariff(name="t", micros_per_kwh=(UNIT, 3 * UNIT) * (HOURS_PER_DAY // 2)
 
 
 def payments(*works: int) -> list[int]:
-    """What tasks pay that take half a node each, one after another, on an empty node with two slots."""
+    """Return the payments of tasks that take half a node each, one after another, on an empty node with two
+    slots."""
     # Bids raise prices by next to nothing here, so that what is paid is what is spent.
     policy = zone().policy.model_copy(update={"max_density_units": 1e-9})
     alone = zone(nodes=zone().nodes[:1], horizon_slots=2, policy=policy)

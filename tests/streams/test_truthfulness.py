@@ -1,4 +1,4 @@
-"""No misreport of the bid ever gains, nobody pays more than the bid, and the price knows no bid."""
+"""No misreport of the bid ever gains, no user pays more than the bid, and no price depends on the bid."""
 
 import hashlib
 

@@ -27,7 +27,7 @@ class User:
 
     bench: Bench
     competitors: list[JobSubmitted]
-    """Whom `wait` lets bid."""
+    """Jobs that `wait` lets bid."""
     paid_micros: int = 0
     running: list[str] = field(default_factory=list)
 
@@ -47,7 +47,8 @@ class User:
         self.bench.send(*self.competitors)
 
     def gain(self, value_micros: int) -> int:
-        """Utility of a user to whom the task `mine` is worth so much, and any other nothing."""
+        """Return the utility of a user who values the task `mine` at `value_micros`, and any other at
+        nothing."""
         return value_micros * ("mine" in self.running) - self.paid_micros
 
 

@@ -13,7 +13,8 @@ from tests.support.loans import lending_cell, offered, reported
 
 
 def told(states: ZoneStates, bench: Bench, decided: int = 0) -> list[ZoneState]:
-    """What is said because of the decisions from that one on; each record is valid under the schema."""
+    """Return the states sent because of the decisions from `decided` on; each record is valid under the
+    schema."""
     records = list(states.records(bench.cell, bench.decisions[decided:]))
     validator = Draft202012Validator(json_schemas()[ZoneState.TYPE])
     for record in records:

@@ -118,7 +118,7 @@ def ask(zone: str = "z", deadline_s: float = EPOCH_S + 60.0, **changes: Any) -> 
 
 
 def with_bid(event: JobSubmitted, bid_micros: int) -> JobSubmitted:
-    """The same job with another bid."""
+    """Return the job with another bid."""
     return event.model_copy(update={"terms": event.terms.model_copy(update={"bid_micros": bid_micros})})
 
 
@@ -308,7 +308,7 @@ class Bench:
 
 
 class CheckedBench(Bench):
-    """What must hold is checked after every event."""
+    """A bench that checks the invariants after every event."""
 
     def _handle(self, entry: LedgerEvent) -> list[Decision]:
         return handle_checked(self.cell, entry)

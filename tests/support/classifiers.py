@@ -1,4 +1,4 @@
-"""Tiny random sequence classifiers, and texts that they can learn to tell apart."""
+"""Tiny random sequence classifiers, and texts with labels that they can learn."""
 
 import json
 import random
@@ -22,7 +22,7 @@ from transformers import (
 )
 
 NAMES = ("red", "green", "blue")
-"""Of the labels."""
+"""Names of the labels."""
 TOPICS = (("rose", "blood", "brick"), ("grass", "leaf", "moss"), ("sky", "sea", "ice"))
 """Words that only texts of one label have."""
 TARGETS = {
@@ -66,7 +66,8 @@ def write_classifier(
 def write_labelled(
     path: Path, records: int = 48, seed: int = 5, topics: Sequence[Sequence[str]] = TOPICS
 ) -> None:
-    """Write texts of noise with a few words that say their label; some labels by number, others by name."""
+    """Write texts of noise with a few words that determine their label; some labels by number, others by
+    name."""
     draw = random.Random(seed)
     lines = []
     for _ in range(records):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from solvers.merging.scheme import Contender
 
 NOW_S = 100_000.0
-"""Of the rounds that are drawn."""
+"""Time of the rounds that are drawn."""
 
 
 def contender(job_id: str, arrival: int, remaining_s: Mapping[int, float], **fields: Any) -> Contender:

@@ -19,7 +19,7 @@ class CountingRunner:
         self._order: CountOrdered | None = None
         self._count = 0
         self._is_told = False
-        """Whether this process has said that the run has started."""
+        """Whether this process has reported the run's start."""
 
     def validate(self, command: Command) -> Objection | None:
         if isinstance(command, CountOrdered) and command.goal > LARGEST_COUNT:

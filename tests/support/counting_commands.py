@@ -1,4 +1,4 @@
-"""What the counting runner is told."""
+"""Commands to the counting runner."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""Elastic zones for tests: a small cell, its jobs, and nodes that do as they are told."""
+"""Elastic zones for tests: a small cell, its jobs, and nodes that obey their commands."""
 
 from collections import deque
 from typing import Any
@@ -22,7 +22,7 @@ INTERVAL_S = 60.0
 LENDER = "infer"
 NOTICE_S = 120.0
 GPUS = 4
-"""Of each server."""
+"""GPUs of each server."""
 GPU_TYPES = (
     GpuType(name="V100", samples_per_s=4.0, memory_gib=128.0, gpus=GPUS),
     GpuType(name="T4", samples_per_s=4.0 / 3, memory_gib=64.0, gpus=GPUS),
@@ -142,8 +142,8 @@ def gone(command: WorkersReleased, samples_done: int = 0) -> RunProgressed:
 
 
 class ObedientNodes:
-    """What nodes do on each command: reports that the caller sends one by one, when it likes, in the order in
-    which each node makes them."""
+    """Nodes' reports to each command, which the caller sends one by one, when it likes, in the order in which
+    each node makes them."""
 
     def __init__(self) -> None:
         self.due: dict[str, deque[FleetEvent]] = {}
@@ -178,7 +178,7 @@ class ObedientNodes:
             self._say(progressed(other, leader.workload.work_samples, complete=True))
 
     def lose(self, node: str) -> None:
-        """A node is gone, with all that it had to say."""
+        """Lose a node, with all of its reports that are not sent."""
         self.lost.add(node)
         self.due.pop(node, None)
         for job_id, command in list(self.leading.items()):
@@ -186,7 +186,7 @@ class ObedientNodes:
                 del self.leading[job_id]
 
     def next_report(self, node: str) -> FleetEvent:
-        """What a node says next."""
+        """Return a node's next report."""
         report = self.due[node].popleft()
         if not self.due[node]:
             del self.due[node]

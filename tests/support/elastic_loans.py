@@ -1,4 +1,4 @@
-"""An elastic zone that borrows servers, with nodes that do at once what they are told."""
+"""An elastic zone that borrows servers, with nodes that carry out commands at once."""
 
 from collections.abc import Iterator
 
@@ -40,7 +40,7 @@ def borrowing_cell(servers: int = 1, lent: int = 3, **policy: object) -> CellCon
 
 
 class LivelyBench(ElasticBench):
-    """Whatever a node has to say about its commands, it says at once."""
+    """Sends each report of a node about its commands at once."""
 
     def __init__(self, configured: CellConfigured) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class LivelyBench(ElasticBench):
         self.tell(configured, tick(0.0))
 
     def tell(self, *events: Event) -> list[Outcome]:
-        """Send events, and what nodes say to the decisions; all outcomes."""
+        """Send events, and the nodes' reports to the decisions; return all outcomes."""
         outcomes: list[Outcome] = []
         for event in events:
             outcomes += self._tell(event)

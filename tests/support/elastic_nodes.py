@@ -74,7 +74,7 @@ class Fleet(Nodes[ElasticRunner, JobSettings]):
         resume_samples: int = 0,
         only: Sequence[str] | None = None,
     ) -> None:
-        """Tell the members of a generation, or some of them."""
+        """Send a generation's command to its members, or to some of them."""
         for name, _ in members:
             if only is None or name in only:
                 command = assigned(
@@ -162,11 +162,11 @@ class Fleet(Nodes[ElasticRunner, JobSettings]):
         }
 
     def progress(self, job_id: str) -> int:
-        """The most samples that a report says are done."""
+        """Return the most samples done by any report."""
         return max((report.samples_done for report in self.reports(RunReport, job_id)), default=0)
 
     def pids(self, node: str) -> list[int]:
-        """Of a node's workers."""
+        """Return the process ids of a node's workers."""
         jobs = self.nodes[node].runner.present.values()
         return [pid for job in jobs for pid in job.processes.pids]
 
@@ -177,7 +177,7 @@ class Fleet(Nodes[ElasticRunner, JobSettings]):
 
 
 def run_of(job_id: str, generation: int) -> str:
-    """What a generation's run is called."""
+    """Return the name of a generation's run."""
     return f"{job_id}/{generation}"
 
 
@@ -195,7 +195,7 @@ def assigned(
     resumes: bool | None = None,
     resume_samples: int = 0,
 ) -> WorkersAssigned:
-    """What one member of a generation is told."""
+    """Return the command to one member of a generation."""
     return WorkersAssigned(
         zone="z",
         node=node,
@@ -214,7 +214,7 @@ def assigned(
 def released(
     node: str, job_id: str, generation: int, reason: ReleaseReason = "scaled_in", by_s: float | None = None
 ) -> WorkersReleased:
-    """What a node is told whose workers are to go."""
+    """Return the command that releases a node's workers."""
     return WorkersReleased(
         zone="z", node=node, job_id=job_id, generation=generation, reason=reason, by_s=by_s
     )

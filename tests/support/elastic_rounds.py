@@ -36,7 +36,7 @@ def demand(job_id: str, arrival: int, bounds: tuple[int, int] = (1, 1), **fields
 
 
 def training(gpus: float) -> dict[Pool, float]:
-    """So many idle GPUs, and no loans."""
+    """Return `gpus` idle training GPUs, and no loans."""
     return {"training": gpus, "loaned": 0.0}
 
 
@@ -89,7 +89,7 @@ def _jobs(draw: st.DrawFn, arrival: int, is_running: bool) -> JobDemand:
 
 
 def held_gpus(workers: int, pool: Pool, flexible_pool: Pool, job: JobDemand) -> dict[Pool, int]:
-    """What a job has in each pool."""
+    """Return the GPUs that a job has in each pool."""
     held: dict[Pool, int] = {"training": 0, "loaned": 0}
     held[pool] += min(workers, job.min_workers) * job.gpus_per_worker
     held[flexible_pool] += max(workers - job.min_workers, 0) * job.gpus_per_worker
@@ -97,7 +97,7 @@ def held_gpus(workers: int, pool: Pool, flexible_pool: Pool, job: JobDemand) -> 
 
 
 def taken_gpus(jobs: Iterable[JobDemand], grants: Iterable[WorkerGrant]) -> dict[Pool, int]:
-    """What grants take of the idle GPUs of each pool, less what they give up."""
+    """Return the idle GPUs that grants take in each pool, less those that they give up."""
     by_id = {job.job_id: job for job in jobs}
     taken: dict[Pool, int] = {"training": 0, "loaned": 0}
     for grant in grants:

@@ -1,4 +1,4 @@
-"""What a test installs for the processes that it starts."""
+"""Entry points that a test installs for the processes that it starts."""
 
 from pathlib import Path
 

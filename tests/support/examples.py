@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 LONG = os.environ.get("MILLRACE_TESTS") == "long"
-"""All that was decided on: `make test-long`."""
+"""Whether to draw the full number of examples: `make test-long`."""
 
 
 def examples(full: int) -> int:

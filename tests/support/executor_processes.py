@@ -120,7 +120,7 @@ class Executors:
     def assign(self, node: str, *runs: RunOrder, length_s: float = 300.0) -> Decision:
         """Begin the next slot on a node, now.
 
-        No cell has slots at any time: each is of a calendar of its own, which a node believes once a second
+        No cell has slots at any time: each is of its own calendar, which a node accepts once a second
         slot agrees with it. The first of the two trains nothing.
         """
         self.slot += 1
@@ -157,7 +157,7 @@ class Executors:
         return self.await_that(lambda: self.told(kind, **fields))[-1]
 
     def await_that(self, condition: Callable[[], T]) -> T:
-        """Listen until the condition holds, and return what it says."""
+        """Listen until the condition holds, and return its value."""
         deadline_s = time.monotonic() + self._timeout_s
         while not (value := condition()):
             died = [node for node, process in self.processes.items() if not process.is_alive()]

@@ -11,7 +11,7 @@ from schemas.lora_commands import RunOrder, SlotAssigned
 CELL = "c"
 BASE_MODEL = "tiny"
 CHAIN = "0" * 64
-"""A link that nobody here checks."""
+"""A link that no test here checks."""
 
 TINY_RECIPE = Recipe(
     vocabulary_size=320,
@@ -71,7 +71,7 @@ def assignment(
     length_s: float = 100.0,
     base_model: str = BASE_MODEL,
 ) -> SlotAssigned:
-    """What a node trains in a slot."""
+    """Return the command of a node's tasks in a slot."""
     return SlotAssigned(
         zone="z",
         base_model=base_model,

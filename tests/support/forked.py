@@ -1,4 +1,4 @@
-"""What the processes of the tests of the fork server do."""
+"""Functions of the processes in the tests of the fork server."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def report_worker(order_json: str, _connection: object) -> None:
 
 
 def wait_for_sigterm(path: str) -> None:
-    """Say that it waits, and then that it was told to end."""
+    """Write `waiting` to the file, and at SIGTERM that the process ended in order."""
 
     def end(_number: int, _frame: object) -> None:
         Path(path).write_text("ended in order")

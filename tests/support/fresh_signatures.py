@@ -14,7 +14,7 @@ import solvers
 
 
 def after_warm_up(module: str, *measures: str) -> dict[str, Any]:
-    """What a process of its own finds; a process that tests share has long compiled everything.
+    """Return the signatures compiled in a process of its own; a shared process has long compiled all.
 
     Args:
         module: whose `warm_up` is called first.
@@ -52,7 +52,7 @@ def report(module: str, measures: tuple[str, ...]) -> None:
 
 
 def signatures() -> set[str]:
-    """Of every kernel of the solvers."""
+    """Return the signatures of every kernel of the solvers."""
     found = set()
     for module in pkgutil.walk_packages(solvers.__path__, "solvers."):
         for name, value in vars(importlib.import_module(module.name)).items():

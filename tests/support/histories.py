@@ -40,7 +40,7 @@ LateReports = dict[int, list[Event]]
 """By the slot in which they come."""
 
 History = Generator[Event, list[Outcome], None]
-"""Yields an event, and is sent what the cell decided because of it: executors do as they are told."""
+"""Yields an event, and is sent the cell's decisions for it: executors carry out their commands."""
 
 
 def history(
@@ -118,7 +118,7 @@ def recorded(
 
 
 def _carry_out(rng: random.Random, assigned: SlotAssigned, ahead_share: float) -> Iterator[Event]:
-    """What an executor may report of a slot: mostly all went well."""
+    """Yield an executor's possible reports of a slot, mostly of success."""
     for order in assigned.runs:
         yield from _run(rng, assigned.node, assigned.slot, order, ahead_share)
 

@@ -1,4 +1,4 @@
-"""What holds of an auction zone after every event."""
+"""Invariants of an auction zone, checked after every event."""
 
 import math
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ DESCRIBED_EVERY = 7
 """Events."""
 
 _EMPTY_BYTES = 64
-"""Of a few empty lists."""
+"""Bytes of a few empty lists."""
 
 _ROUNDING = 1e-12
 """Relative."""
@@ -40,7 +40,7 @@ class Prices:
     """The prices of a zone before or after an event."""
 
     first_slot: int
-    """Of the window."""
+    """First slot of the window."""
     settings: PolicySettings
     by_node: dict[str, np.ndarray]
     """(of compute and of memory, slot)"""
@@ -88,7 +88,7 @@ def auctions(cell: Cell) -> dict[str, AuctionZone]:
 
 
 def check_live_bytes(cell: Cell) -> None:
-    """What live jobs are counted for is no less than they take in a snapshot, and no more than there is.
+    """Check that live jobs count for at least their bytes in a snapshot, and for no more than there are.
 
     Raises:
         AssertionError: naming what does not hold.
@@ -134,7 +134,7 @@ def check_lifetimes(zone: AuctionZone, slot_began: bool) -> None:
 
 
 def check_certificate(certificate: Certificate | None) -> None:
-    """What is certified bounds what is certified, and the causes explain what came of it."""
+    """Check that the certificate's bound holds, and that its causes explain the results."""
     if certificate is None:
         return
     planned, bound = certificate.planned_welfare_micros, certificate.dual_bound_micros

@@ -1,4 +1,4 @@
-"""What a lender would have lent on a series of loads, and how often inference would have been short."""
+"""Loans that a lender would have made on a series of loads, and the shortages of inference."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ BORROWER = "training"
 
 @dataclass(frozen=True)
 class LendingRecord:
-    """How it went, from one interval to the next."""
+    """Record of the loans, interval by interval."""
 
     intervals: int
     """With a report."""
@@ -25,7 +25,7 @@ class LendingRecord:
     """In which the load needed more servers than were there."""
     lent_server_h: float
     lendable_server_h: float
-    """What neither the load nor the headroom needed, known only afterwards."""
+    """Server hours that neither the load nor the headroom needed, computed afterwards."""
     loans: int
     """Servers lent, each time counted."""
 
@@ -50,7 +50,7 @@ def play(
 ) -> LendingRecord:
     """Let a lender see a series of loads, one report per interval, None where none comes.
 
-    The cell takes every offer, and every server that is wanted back comes at its deadline and no sooner.
+    The cell takes every offer, and every reclaimed server returns at its deadline and no sooner.
 
     Args:
         judged_from: the number of the first interval that counts.

@@ -1,4 +1,4 @@
-"""How many bytes of tensors a computation holds at a time, on a CPU, where no allocator says so."""
+"""Bytes of tensors that a computation holds at a time, on a CPU, whose allocator reports none."""
 
 import weakref
 from collections.abc import Iterable, Mapping, Sequence

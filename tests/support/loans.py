@@ -1,4 +1,4 @@
-"""A cell in which inference lends servers to two zones under the auction, and what inference says."""
+"""A cell in which inference lends servers to two zones under the auction, and events of inference."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from streams.policies.inference.kind import InferencePolicy
 from tests.support.cells import EPOCH_S, SLOT_S, configuration, zone
 
 SERVERS = tuple(f"s{number}" for number in range(1, 10))
-"""Of zone "inf"; all but the last two are fast."""
+"""Servers of zone "inf"; all but the last two are fast."""
 NOTICE_S = 4 * SLOT_S
 
 
@@ -32,7 +32,8 @@ def lender(**changes: Any) -> Zone:
 
 
 def lending_cell(**changes: Any) -> CellConfigured:
-    """Zone "z" of three nodes, zone "y" of one, which knows fast nodes alone, and the lender of `changes`."""
+    """Zone "z" of three nodes, zone "y" of one, which has only the type of fast nodes, and the lender of
+    `changes`."""
     fast, _ = zone().gpu_types
     other = zone(id="y", gpu_types=(fast,), nodes=(Node(id="y1", gpu_type="fast", tariff="t"),))
     return configuration(zones=(zone(), other, lender(**changes)))

@@ -147,6 +147,6 @@ def posted(market: Market, slot_s: float) -> Auctioneer:
 def award(
     auctioneer: Auctioneer, bid_micros: int, wanted: Demand, first_slot: int, last_slot: int
 ) -> Award | None:
-    """What a bid gets for a task without a vendor that may run in these slots."""
+    """Return a bid's award for a task without a vendor that may run in these slots; None if it loses."""
     request = Request("j", wanted, [VendorOption(None, 0, 0)], first_slot, last_slot)
     return auctioneer.decide(bid_micros, request, auctioneer.appraise(request))

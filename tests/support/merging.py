@@ -108,7 +108,7 @@ class World:
 
     Args:
         answers: what a solver answers, and after how many seconds; None if never.
-        crossing: what a node reports before it has heard of a command.
+        crossing: what a node reports before it has received a command.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class World:
         self._queue = EventQueue()
         self._tuner = VirtualTuner(CELL, 1.0, truth or SyntheticTruth())
         self.silent: set[str] = set()
-        """Nodes that do nothing of what they are told, and whose reports are lost."""
+        """Nodes that carry out no command, and whose reports are lost."""
         self._queue.add_all(EventRank.TICK, _ticks())
         self.send(cell)
 

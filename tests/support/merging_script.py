@@ -1,4 +1,4 @@
-"""A merging zone to which everything is told event by event: what nodes report, and what solvers answer."""
+"""A merging zone that gets all events one by one: nodes' reports, and solvers' answers."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
@@ -34,7 +34,7 @@ FALLING = tuple(2.0 - 0.1 * number for number in range(12))
 
 
 def of(kind: type[Kind], outcomes: Iterable[Outcome]) -> list[Kind]:
-    """Those of one kind, in order."""
+    """Return the outcomes of one kind, in order."""
     return [outcome for outcome in outcomes if isinstance(outcome, kind)]
 
 
@@ -61,7 +61,7 @@ class Script:
         self.asked: SolveRequested | None = None
         """The plan that was asked for last."""
         self.curve_fault: LossFault | None = None
-        """Why estimates have all loss curves to be of no use."""
+        """Reason for which estimates count all loss curves as useless."""
         defaults = {"interval_s": INTERVAL_S, "idle_interval_s": None, "prewarm_s": 0.0}
         self.send(cell or merging_cell(nodes, gpus, **{**defaults, **policy}), tick(0.0))
 
@@ -87,7 +87,7 @@ class Script:
 
     @property
     def kinds(self) -> dict[str, dict[str, Any]]:
-        """Kinds of jobs that the zone knows, by key."""
+        """Kinds of jobs that the zone has, by key."""
         return self.bench.described["knowledge"]["kinds"]
 
     def ready(self, *job_ids: str, **fields: Any) -> None:
@@ -113,7 +113,7 @@ class Script:
         return self.send(self.solved(asked, MergeSolution(shares=shares)))
 
     def solve(self) -> list[Outcome]:
-        """What a solver does answer to the question of the next interval."""
+        """Send a solver's answer to the question of the next interval."""
         return self.send(answer(self.ask()))
 
     def reconfigure(self, **policy: Any) -> list[Outcome]:
@@ -151,7 +151,7 @@ class Script:
         )
 
     def profile(self, job_id: str, **changes: Any) -> TaskProfiled:
-        """What the profile run of a job has shown."""
+        """Return the report of a job's profile run."""
         return TaskProfiled(
             **{
                 **self._place(job_id),
@@ -179,7 +179,7 @@ class Script:
     def evaluated(
         self, job_id: str, epochs: float, accuracy: float, phase: Any = "own", **changes: Any
     ) -> TaskEvaluated:
-        """Of a job that runs, or of the receiver of one that does."""
+        """Return the evaluation of a job that runs, or of the receiver of one that does."""
         iterations = int(epochs * STEPS_PER_EPOCH) if phase == "own" else 0
         return TaskEvaluated(
             **{
@@ -199,7 +199,7 @@ class Script:
     def progressed(
         self, job_id: str, iterations: int, complete: bool = False, run: str = ""
     ) -> RunProgressed:
-        """Of the run that it is in, or of another one."""
+        """Return the progress of the run that a job is in, or of another one."""
         return RunProgressed(
             **self._place(job_id, run), samples_done=BATCH * iterations, node_s=1.0, complete=complete
         )
@@ -218,7 +218,7 @@ class Script:
         )
 
     def end(self, *job_ids: str, iterations: int) -> list[Outcome]:
-        """Runs that were told to end say that they did."""
+        """Send reports that released runs have ended."""
         outcomes: list[Outcome] = []
         for job_id in job_ids:
             for run in ending_runs(self.job(job_id)):

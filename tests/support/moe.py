@@ -1,4 +1,4 @@
-"""Experts zones for tests: a small cell, its jobs, and nodes that do as they are told."""
+"""Experts zones for tests: a small cell, its jobs, and nodes that obey their commands."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from tests.support.twins import ZONE, TwinBench
 
 CELL, LENDER = "c", "infer"
 GPUS = 2
-"""Of each node."""
+"""GPUs of each node."""
 INTERVAL_S = 10.0
 GPU = GpuType(name="A100", samples_per_s=4.0, memory_gib=80.0, gpus=GPUS)
 SKEWED = (8_000, 500, 500, 500, 200, 100, 100, 100)
@@ -157,8 +157,8 @@ def online(node: str) -> NodeOnline:
 
 
 class ObedientNodes:
-    """What nodes do on each command: reports that the caller sends one by one, when it likes, in the order in
-    which each node makes them."""
+    """Nodes' reports to each command, which the caller sends one by one, when it likes, in the order in which
+    each node makes them."""
 
     def __init__(self) -> None:
         self.due: dict[str, deque[FleetEvent]] = {}
@@ -166,7 +166,7 @@ class ObedientNodes:
         self.leading: dict[str, RanksAssigned] = {}
         """The command to the leader of each job that runs."""
         self.revisions: dict[str, int] = {}
-        """Of the placement that each job's leader was told."""
+        """Revision of the placement that each job's leader received."""
 
     def obey(self, outcomes: list[Outcome]) -> None:
         """Take commands on."""
@@ -195,21 +195,21 @@ class ObedientNodes:
             self.say(progressed(other, total, complete=True))
 
     def lose(self, node: str) -> None:
-        """A node is gone, with all that it had to say."""
+        """Lose a node, with all of its reports that are not sent."""
         self.due.pop(node, None)
         for job_id, command in list(self.leading.items()):
             if any(member.node == node for member in command.members):
                 del self.leading[job_id]
 
     def next_report(self, node: str) -> FleetEvent:
-        """What a node says next."""
+        """Return a node's next report."""
         report = self.due[node].popleft()
         if not self.due[node]:
             del self.due[node]
         return report
 
     def say(self, report: FleetEvent) -> None:
-        """A node reports this after what it has to say already."""
+        """Add a node's report after its earlier ones."""
         self.due.setdefault(report.node, deque()).append(report)
 
 

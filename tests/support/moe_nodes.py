@@ -85,7 +85,7 @@ class Fleet(Nodes[MoeRunner, MoeSettings]):
         placement: Sequence[LayerPlacement] = (),
         only: Sequence[str] | None = None,
     ) -> None:
-        """Tell the members of a generation, or some of them."""
+        """Send a generation's command to its members, or to some of them."""
         for name, _ in members:
             if only is None or name in only:
                 command = assigned(
@@ -102,7 +102,7 @@ class Fleet(Nodes[MoeRunner, MoeSettings]):
                 self.tell(command)
 
     def place(self, job_id: str, revision: int, layers: Sequence[LayerPlacement]) -> None:
-        """Tell all nodes where experts stand."""
+        """Send a placement of experts to all nodes."""
         for name in self.nodes:
             command = ExpertsPlaced(
                 zone="z", node=name, job_id=job_id, generation=1, revision=revision, layers=tuple(layers)
@@ -133,17 +133,17 @@ class Fleet(Nodes[MoeRunner, MoeSettings]):
 
     @property
     def expert_bytes(self) -> int:
-        """Of the parameters of an expert that is made of the tiny dense model."""
+        """Return the bytes of the parameters of an expert that is made of the tiny dense model."""
         config = json.loads((self.settings.model_root / DENSE / "config.json").read_text())
         return 4 * 3 * int(config["hidden_size"]) * int(config["intermediate_size"])
 
     def checkpoints(self, job_id: str) -> list[Path]:
-        """Those of a job, the oldest first."""
+        """Return the checkpoints of a job, the oldest first."""
         found = self.checkpoint_folder(job_id).glob("[0-9]*-*")
         return sorted(found, key=lambda path: int(path.name.partition("-")[2]))
 
     def pids(self, node: str) -> list[int]:
-        """Of a node's ranks."""
+        """Return the process ids of a node's ranks."""
         jobs = self.nodes[node].runner.present.values()
         return [pid for job in jobs for pid in job.processes.pids]
 
@@ -151,7 +151,7 @@ class Fleet(Nodes[MoeRunner, MoeSettings]):
 def assigned(
     node: str, job_id: str, members: Members, work: MoeWorkload, *, generation: int = 1, **fields: Any
 ) -> RanksAssigned:
-    """What one member of a generation is told."""
+    """Return the command to one member of a generation."""
     return RanksAssigned(
         zone="z",
         node=node,

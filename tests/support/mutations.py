@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 Replacement = Callable[[random.Random, Any], Any]
-"""What to put in the place of a value."""
+"""Function from a value to its replacement."""
 ODD_VALUES: list[Any] = [
     *(None, True, False, 0, -0.0, -1, 1, 10**15, 10**15 + 1, 2**64, 10**400, 1e308, 5e-324, 0.5),
     *(float("nan"), float("inf"), "", "a", "../a", "/a", "\0", "\ud800", "é" * 3_000, [], [[]], {}, {"a": 1}),

@@ -1,4 +1,4 @@
-"""What ranks do in tests of expert parallelism: small experts, a model of them, and their groups."""
+"""Parts of tests of expert parallelism: small experts, a model of them, and their groups."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""What the ranks of expert-parallel layers do in tests."""
+"""Work of the ranks of expert-parallel layers in tests."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ def device_of(rank: Rank) -> tuple[torch.device, str]:
 
 
 def train(rank: Rank) -> dict[str, Any]:
-    """Two backward passes; outputs, and gradients beside those of a model that hosts all experts."""
+    """Two backward passes; outputs, and gradients against those of a model that hosts all experts."""
     told = rank.arguments
     packing = Packing(rank.world, told["experts"], told["per_device"])
     hidden, layers, counts = told["hidden"], told["layers"], told["tokens"]
@@ -103,7 +103,7 @@ def lose_a_rank(rank: Rank) -> dict[str, Any]:
 
 
 def disagree(rank: Rank) -> dict[str, Any]:
-    """The last rank has its own terms, or its own size of micro-ops; what each rank is told."""
+    """The last rank has its own terms, or its own size of micro-ops; returns each rank's error."""
     told = rank.arguments
     is_last = rank.rank == rank.world - 1
     try:
@@ -128,7 +128,7 @@ def average_staged(rank: Rank) -> dict[str, Any]:
 
 
 def agree_on_a_budget(rank: Rank) -> dict[str, Any]:
-    """What comes of the budgets of all ranks."""
+    """Return the common budget of all ranks."""
     with connected(rank):
         return {"agreed": [agreed_budget(own[rank.rank]) for own in rank.arguments["budgets"]]}
 

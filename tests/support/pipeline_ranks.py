@@ -20,13 +20,13 @@ _context = multiprocessing.get_context("forkserver")
 
 @dataclass(frozen=True)
 class Rank:
-    """What a scenario is told."""
+    """Arguments of a scenario."""
 
     rank: int
     world: int
     port: int
     directory: Path
-    """Of the base model."""
+    """Folder of the base model."""
     dataset_root: Path
     scratch: Path
     arguments: dict[str, Any]
@@ -83,14 +83,14 @@ class RunningRanks:
             self._ends.append(mine)
 
     def word(self, rank: int, timeout_s: float = 60.0) -> dict[str, Any]:
-        """The next thing that a rank says; its error if it failed."""
+        """Return the next message of a rank; its error if it failed."""
         if not self._ends[rank].poll(timeout_s):
             raise TimeoutError(f"rank {rank} has said nothing in {timeout_s:g} s")
         word: dict[str, Any] = json.loads(self._ends[rank].recv_bytes())
         return word
 
     def results(self, timeout_s: float = 60.0) -> list[dict[str, Any]]:
-        """What all ranks have returned, or the error of each."""
+        """Return the results of all ranks, or the error of each."""
         deadline_s = time.monotonic() + timeout_s
         left = {end: rank for rank, end in enumerate(self._ends)}
         results: dict[int, dict[str, Any]] = {}

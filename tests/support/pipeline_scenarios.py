@@ -1,4 +1,4 @@
-"""What the ranks of a pipeline do in tests."""
+"""Work of the ranks of a pipeline in tests."""
 
 import os
 import signal
@@ -195,7 +195,7 @@ def go_on_with_fewer(rank: Rank) -> dict[str, Any]:
         with join(rank) as pipeline:
             load_task(pipeline, prepared(rank, pipeline, rank.arguments)).step()
             os.kill(os.getpid(), signal.SIGKILL)
-    # Nobody waits so long: a rank that is told leaves, and so tells the next.
+    # No rank waits so long: a rank that is released leaves, and so ends the next one's wait.
     with suppress(StageLostError), join(rank, peer_timeout_s=60.0) as pipeline:
         task = load_task(pipeline, prepared(rank, pipeline, rank.arguments))
         while True:

@@ -1,4 +1,4 @@
-"""Who holds which cells, told from decisions alone."""
+"""Holders of node-slots, from decisions alone."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""Executors that train what they are told, and no faster: for tests of a cell alone."""
+"""Executors that train their assigned samples, and no faster: for tests of a cell alone."""
 
 from collections.abc import Iterable, Iterator
 
@@ -16,7 +16,7 @@ class QuotaRuns:
         self._orders = orders
 
     def next(self, outcomes: Iterable[Outcome]) -> "QuotaRuns":
-        """Those of the slot that begins, of what was decided then."""
+        """Return the runs of the slot that begins, from the decisions made then."""
         orders = tuple(
             (command.node, order)
             for command in outcomes
@@ -26,7 +26,7 @@ class QuotaRuns:
         return QuotaRuns(self._cell, self._slot_s, orders)
 
     def without(self, *nodes: str) -> "QuotaRuns":
-        """Those that go on when nodes are lost."""
+        """Return the runs that continue when nodes are lost."""
         left = tuple((node, order) for node, order in self._orders if node not in nodes)
         return QuotaRuns(self._cell, self._slot_s, left)
 

@@ -18,13 +18,13 @@ from tests.support.cells import EPOCH_S, SLOT_S, heard, online
 TICK_S = 2.0
 
 Absences = Mapping[str, tuple[float, float]]
-"""By node, from when until when nothing is heard of it, in slots."""
+"""By node, the times in slots at which its silence begins and ends."""
 
 
 def asked(
     cell: CellConfigured, slots: int, absences: Absences, others: Iterable[tuple[float, Event]]
 ) -> list[LedgerEvent]:
-    """What such a cell gets from outside: ticks, what is said of nodes, and `others` at their slots."""
+    """Return the events that such a cell gets: ticks, events about nodes, and `others` at their slots."""
     nodes = [node.id for zone in cell.zones for node in zone.nodes]
     events: list[tuple[float, int, Event]] = [(cell.epoch_s, 0, cell)]
     events += [(cell.epoch_s, 0, online(node)) for node in nodes]

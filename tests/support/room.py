@@ -4,6 +4,6 @@ from streams.cell.cell import Cell
 
 
 def limit_room(cell: Cell, limit_bytes: int) -> None:
-    """Leave the live jobs of a cell only so many bytes of a snapshot, until it is configured anew."""
+    """Limit the live jobs of a cell to some bytes of a snapshot, until it is reconfigured."""
     assert cell._configured is not None
     cell._configured._zones._live.limit(limit_bytes)

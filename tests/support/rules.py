@@ -65,7 +65,7 @@ FLOORED = replace(KINDS["auction"], zone="tests.support.rules:FlooredZone")
 SECOND_RULES = Rules(2, "0.2.0", {"auction": FLOORED}, count_from_zero)
 BOTH = RuleBook((RULES.newest, SECOND_RULES))
 SECOND = RuleBook((SECOND_RULES,), {1: "0.1.0"})
-"""Of a program that has dropped the first."""
+"""Rule book of a program that has dropped the first rules."""
 
 
 @dataclass
@@ -84,7 +84,7 @@ class TwoStretches:
 
 
 def adoption(cell: Cell, **changes: Any) -> RulesAdopted:
-    """That the second rules follow where a cell is."""
+    """Return the adoption of the second rules at the cell's position."""
     fields = {
         "cell": cell.name,
         "rules": 2,
@@ -105,7 +105,7 @@ def two_stretches(before: list[Event], after: list[Event], **changes: Any) -> Tw
     """The first events of one cell under the first rules, and the others under the second.
 
     Args:
-        changes: what the adoption says otherwise.
+        changes: fields of the adoption that differ.
     """
     cell = Cell(before[0].cell, BOTH)
     ledger: list[LedgerEvent] = []

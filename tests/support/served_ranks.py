@@ -1,4 +1,4 @@
-"""What the ranks of a service do in tests: a tiny model, served by all, beside the same in one process."""
+"""Work of the ranks of a service in tests: a tiny model, served by all, against one process."""
 
 import os
 import signal
@@ -49,7 +49,7 @@ def model_of(told: dict[str, Any]) -> PreTrainedModel:
 
 
 def requests_of(batch: int, size: int) -> list[list[int]]:
-    """The same on all ranks."""
+    """Return the requests of a batch, equal on all ranks."""
     generator = torch.Generator().manual_seed(batch)
     lengths = torch.randint(1, 24, (size,), generator=generator).tolist()
     return [torch.randint(1, VOCABULARY, (length,), generator=generator).tolist() for length in lengths]
@@ -71,7 +71,7 @@ class Served:
 
 
 def terms_of(told: dict[str, Any]) -> ServiceTerms:
-    """How experts are placed."""
+    """Return the terms by which experts are placed."""
     return ServiceTerms(
         SCHEMES[told.get("scheme", "balanced")],
         told.get("most", 4),
@@ -99,7 +99,7 @@ def connected(rank: Rank, timeout_s: float) -> RankExchange:
 
 
 def begin(rank: Rank, exchange: RankExchange) -> Served:
-    """The service that the arguments tell of."""
+    """Begin the service that the arguments describe."""
     told = rank.arguments
     model = ServingModel(model_of(told))
     terms = terms_of(told)

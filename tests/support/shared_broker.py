@@ -1,4 +1,4 @@
-"""A broker that the processes which test beside each other share."""
+"""A broker that parallel test processes share."""
 
 import fcntl
 import os

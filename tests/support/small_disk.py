@@ -1,4 +1,4 @@
-"""A file system that is really full when it is full."""
+"""A file system of limited size, whose writes fail when it is full."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ class SmallDisk:
         return self.folder / "filler"
 
     def fill(self, leave_bytes: int) -> None:
-        """Take all space but so much, though others may be writing too."""
+        """Fill the space up to a rest, though others may write at the same time."""
         with self._filler.open("ab") as file:
             while (left_bytes := self._free_bytes() - leave_bytes) > 0:
                 try:
@@ -36,13 +36,14 @@ class SmallDisk:
         return status.f_bavail * status.f_frsize
 
     def clear(self) -> None:
-        """Give the space back."""
+        """Free the space."""
         self._filler.unlink()
 
 
 @contextmanager
 def small_disk(folder: Path, mib: int) -> Iterator[SmallDisk]:
-    """Mount a file system on a folder for the length of the block; skip the test where nobody may mount."""
+    """Mount a file system on a folder for the length of the block; skip the test where mounting is not
+    permitted."""
     folder.mkdir(parents=True, exist_ok=True)
     mounting = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "millrace-test", str(folder)],

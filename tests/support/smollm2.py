@@ -14,7 +14,7 @@ DIRECTORY = Path(__file__).parents[2] / "smollm2" / "model"
 """Where `make smollm2` puts it; git ignores it."""
 _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _END = "<|im_end|>"
-"""The file says 2, which transformers' converter takes for the token before it."""
+"""End token. The file names 2, which transformers' converter takes for the token before it."""
 
 
 def convert(package: Path, directory: Path) -> None:

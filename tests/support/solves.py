@@ -5,7 +5,7 @@ from solvers.auction.baselines.titan import solve_batch
 
 
 def titan_answer(requested: SolveRequested, cell: str = "c") -> SolveFinished:
-    """What the solver answers to a request."""
+    """Return the solver's answer to a request."""
     return SolveFinished(
         cell=cell,
         zone=requested.zone,

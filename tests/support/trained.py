@@ -1,4 +1,4 @@
-"""What has come of a data-parallel job, to compare with what came of another."""
+"""Result of a data-parallel job, to compare with another's."""
 
 import math
 from dataclasses import dataclass
@@ -23,11 +23,12 @@ class Trained:
         return cls(load_file(fleet.result(job_id) / "model.safetensors"), fleet.losses(job_id))
 
     def assert_like(self, other: "Trained") -> None:
-        """The same but for rounding: whatever was lost, repeated or weighted otherwise would show."""
+        """Assert that the results are equal but for rounding: lost, repeated or differently weighted samples
+        would show."""
         self.assert_same_parameters(other)
         for samples, loss in self.losses.items():
             assert math.isclose(loss, other.losses[samples], rel_tol=1e-5), samples
 
     def assert_same_parameters(self, other: "Trained") -> None:
-        """For jobs whose reports do not tell of each step."""
+        """Assert equal parameters, for jobs that report no single steps."""
         torch.testing.assert_close(self.parameters, other.parameters, rtol=1e-4, atol=1e-5)

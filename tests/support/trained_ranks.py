@@ -1,4 +1,4 @@
-"""Work of the ranks of a job that trains in tests: tiny models in float64, beside the same in one process."""
+"""Work of the ranks of a job that trains in tests: tiny models in float64, against one process."""
 
 import json
 import weakref
@@ -50,7 +50,7 @@ SAMPLES = 14
 
 
 def workload(told: dict[str, Any]) -> MoeTrainWorkload:
-    """A job of the tiny model, with all that a test says."""
+    """Return a job of the tiny model, with the fields that a test sets."""
     hyperparameters = {
         "global_batch_size": 6,
         "sequence_length": 12,
@@ -149,7 +149,7 @@ def module_of(family: str, hidden: int = 16) -> PreTrainedModel:
 
 
 def model_of(told: dict[str, Any]) -> MoeModel:
-    """A whole model, in float64 unless told otherwise, with the adapter that a test says."""
+    """Return a whole model, in float64 by default, with the adapter that a test sets."""
     job, family = workload(told), told.get("family", "gpt2")
     gating = Gating(job.gating.mode, job.gating.threshold or 0.0)
     dtype = getattr(torch, told.get("dtype", "float64"))
@@ -178,7 +178,7 @@ def model_of(told: dict[str, Any]) -> MoeModel:
 
 
 def reference(told: dict[str, Any]) -> dict[str, Any]:
-    """The same job in one process, by torch and Hugging Face alone; losses and parameters."""
+    """Train the job in one process, by torch and Hugging Face alone; losses and parameters."""
     job, family, model = workload(told), told.get("family", "gpt2"), model_of(told)
     hyperparameters = job.hyperparameters
     order = order_of(job, SAMPLES, len(moe_blocks(model.module)))
@@ -276,7 +276,7 @@ def collect_paths(rank: Rank) -> dict[str, list[int]]:
 
 
 def train(rank: Rank) -> dict[str, Any]:
-    """All of a job; packed anew after some steps, if so told. Losses and, of rank 0, parameters."""
+    """Train all of a job, packed again after some steps if so set; losses and, of rank 0, parameters."""
     told = rank.arguments
     losses, doubles = [], []
     with trainer_of(rank, told) as trainer:
@@ -318,8 +318,8 @@ def train_on_device(rank: Rank) -> dict[str, Any]:
 
 
 def train_by_plan(rank: Rank) -> dict[str, Any]:
-    """All of a job whose collectives have a planned order, packed anew after some steps; of each step, the
-    plan by which it went, and how many all-to-alls were issued before each allreduce."""
+    """Train all of a job whose collectives have a planned order, packed again after some steps; per step, its
+    plan, and the number of all-to-alls issued before each allreduce."""
     losses, plans, orders = [], [], []
     trace: list[MicroOpRecord] = []
     with trainer_of(rank, rank.arguments, trace=trace) as trainer:
@@ -339,7 +339,8 @@ def train_by_plan(rank: Rank) -> dict[str, Any]:
 
 
 def resume(rank: Rank) -> dict[str, Any]:
-    """Trains some steps with all ranks, then goes on with the first `world`: rank 0 knows what there was."""
+    """Train some steps with all ranks, then resume with the first `world`: only rank 0 has the earlier
+    steps."""
     told = rank.arguments
     with trainer_of(rank, told) as trainer:
         for _ in range(told["steps"]):

@@ -76,7 +76,7 @@ def assigned(
     members: Members = (("n1", 1),),
     watched_epochs: int = 2,
 ) -> TaskAssigned:
-    """What one member of a task is told."""
+    """Return the command to one member of a task."""
     return TaskAssigned(
         zone="z",
         node=node,
@@ -92,7 +92,7 @@ def assigned(
 def released(
     node: str, *job_ids: str, generation: int = 1, reason: TaskReleaseReason = "preempted"
 ) -> TaskReleased:
-    """What a node is told whose task is to end."""
+    """Return the command to a node whose task is to end."""
     return TaskReleased(
         zone="z",
         node=node,
@@ -130,7 +130,7 @@ class Fleet(Nodes[TunerRunner, TunerSettings]):
         members: Members = (("n1", 1),),
         **fields: Any,
     ) -> None:
-        """Tell the members of a task."""
+        """Send a task's command to its members."""
         for name, _ in members:
             self.tell(assigned(name, *orders, mode=mode, generation=generation, members=members, **fields))
 
@@ -144,7 +144,7 @@ class Fleet(Nodes[TunerRunner, TunerSettings]):
         return (report for report in self.reports(RunReport) if report.run_id == run_id and is_end(report))
 
     def adapter(self, job_id: str) -> dict[str, Tensor]:
-        """What a finished job has left."""
+        """Return the adapter of a finished job."""
         return load_file(self.result(job_id) / "adapter_model.safetensors")
 
 

@@ -73,7 +73,7 @@ class LoneWorker:
         """Run a task to its end, or for so many steps, and return what it has reported.
 
         Args:
-            settle: whether to wait for what is written; if not, the next task begins beside it.
+            settle: whether to wait for what is written; if not, the next task begins at the same time.
         """
         ours, theirs = Pipe()
         self._ends.append(ours)
@@ -100,7 +100,7 @@ class LoneWorker:
         ]
 
     def around(self, inbox: PartQueue) -> RankResources:
-        """What its tasks are given."""
+        """Return the resources of its tasks."""
         device = torch.device("cpu")
         return RankResources(CELL, "n1", device, self.settings, self.checkpoints, self.keeper, inbox)
 
@@ -129,5 +129,5 @@ def open_trainer(base: SharedBase, workload: TuningWorkload, loader: Loader, dev
 
 
 def reports_of(reports: Sequence[RunReport], kind: type[RunReport], job_id: str | None = None) -> list:
-    """Those of one kind, of a job if named."""
+    """Return the reports of one kind, of a job if named."""
     return [each for each in reports if isinstance(each, kind) and job_id in (None, each.job_id)]

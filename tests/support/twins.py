@@ -1,4 +1,4 @@
-"""A cell under test, beside one that is restored from a snapshot now and then and must decide the same."""
+"""A cell under test, and one that is restored from a snapshot now and then and must decide the same."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ class TwinBench(Bench):
         self.twin = Cell.unpack(self.cell.packed())
 
     def counted(self) -> tuple[Any, int]:
-        """What the zone keeps of live jobs, and what the cell counts for all that it keeps of them."""
+        """Return what the zone keeps of live jobs, and the bytes that the cell counts for it."""
         raise NotImplementedError
 
     def _handle(self, entry: LedgerEvent) -> list[Decision]:
@@ -41,7 +41,7 @@ class TwinBench(Bench):
         return decisions
 
     def _check_live_bytes(self) -> None:
-        """What live jobs are counted for is no less than they take in a snapshot."""
+        """Check that live jobs are counted with at least their bytes in a snapshot."""
         taken = len(msgpack.packb(self.cell.jobs.state()["live"]))
         if ZONE not in self.cell.zones:
             return

@@ -77,11 +77,11 @@ FAULTS: dict[str, tuple[Harm, str]] = {
     ),
     "a GPTQ checkpoint": (
         lambda folder: configure(folder, quantization_config=GPTQ),
-        r"config\.json: quantization_config says gptq: quantised weights cannot be trained",
+        r"config\.json: quantization_config names gptq: quantised weights cannot be trained",
     ),
     "a bitsandbytes checkpoint": (
         lambda folder: configure(folder, quantization_config=BITSANDBYTES),
-        r"config\.json: quantization_config says bitsandbytes",
+        r"config\.json: quantization_config names bitsandbytes",
     ),
     "an older AWQ checkpoint": (
         lambda folder: (folder / "quant_config.json").write_text('{"w_bit": 4}'),

@@ -70,7 +70,7 @@ def _fault(slot: SlotAssigned, now_s: float) -> str | None:
         return f"a slot of {length_s:g} s: a cell has slots of {LEAST_SLOT_S:g} to {MAX_SLOT_S:g} s"
     ahead_s = slot.slot_start_s - now_s
     if ahead_s > CLOCK_TOLERANCE_S:
-        return f"the slot begins in {ahead_s:.0f} s, and is told when it begins: are the clocks synchronised?"
+        return f"the slot begins in {ahead_s:.0f} s, and is sent when it begins: are the clocks synchronised?"
     job_id, times = next(iter(Counter(run.job_id for run in slot.runs).most_common(1)), ("", 0))
     return f"job {job_id} is given {times} runs" if times > 1 else None
 

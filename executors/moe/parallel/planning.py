@@ -101,8 +101,8 @@ class PlannedOrder(Order):
     """The planned order of collectives; decided by each rank alone, and the same on all of them.
 
     It follows from the order in which the program submits, which is the same on all ranks, and from the plan:
-    an allreduce micro-op is issued when the planned number of all-to-alls has been submitted before it, and
-    at once if there were more. So NCCL, where the thread submits micro-ops to the device long before they
+    an allreduce micro-op is issued when the planned number of all-to-alls has been submitted before it. If
+    more have been submitted, it is issued at once. So NCCL, where the thread submits micro-ops to the device long before they
     run, has one order on all ranks (erratum I3), and one communicator runs them one after another. A plan
     cannot guarantee that an all-to-all never waits behind more than one allreduce micro-op: if a gap is
     shorter than measured, it waits for all that were placed there.
@@ -120,7 +120,7 @@ class PlannedOrder(Order):
         self._deferred: deque[int] = deque()
 
     def begin_step(self, plan: StepPlan) -> None:
-        """Use a plan for the step that begins. Only the submitting thread calls the methods but `next`.
+        """Use a plan for the step that begins. All methods except `next` belong to the submitting thread.
 
         Raises:
             DisagreementError: the step before had fewer all-to-alls than its plan, and allreduces still wait.

@@ -21,7 +21,7 @@ from executors.moe.parallel.offloading import OffloadedExperts, place
 from executors.moe.parallel.packing import ExpertBytes
 
 Pieces = Sequence[nn.Parameter]
-"""A tensor of the hosted experts, stacked by expert: of the resident ones, if any, and of each of the others,
+"""Tensors of the hosted experts: one of the resident experts, if any, stacked, and one of each other expert,
 in the host's memory."""
 _HALF_BYTES = torch.bfloat16.itemsize
 _OF_TRAINED = 4

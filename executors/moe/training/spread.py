@@ -243,7 +243,7 @@ class SpreadModel:
                 by layer, and those of the experts from now on added.
         """
         before, was_offloading = self.packing, self.is_offloading
-        with lost_at("packing experts anew", self._connections.timeout_s):
+        with lost_at("repacking experts", self._connections.timeout_s):
             self._connect(packing)
             through_host = was_offloading or self.is_offloading
             for index, layer in enumerate(self.layers):

@@ -15,27 +15,25 @@ def describe_basis(basis: PriceBasis, expected_by_hour: tuple[float, ...] | None
         expected_by_hour: Field of `ZonePriced`; shown as bars, the highest for the busiest hour.
     """
     demand = (
-        f"the demand of {basis.remembered_slots:.3g} slots: lately {basis.asked_share:.0%} of all room was "
-        "asked for; "
+        f"demand of {basis.remembered_slots:.3g} slots, lately {basis.asked_share:.0%} of all room; "
     )
     if basis.expected_slots is not None and basis.believed_part > 0:
         busiest = basis.expected_slots / basis.span_slots
         demand += (
-            f"by the hour of the day the busiest of the next {basis.span_slots} slots ask for {busiest:.3g} "
-            f"times the mean ({basis.believed_part:.0%} of the differences between hours are known to come "
-            "back); "
+            f"the busiest of the next {basis.span_slots} slots have {busiest:.3g} times the mean "
+            f"({basis.believed_part:.0%} of the differences between hours count); "
         )
     if expected_by_hour is not None:
         heights = [part / max(expected_by_hour) * (len(_BARS) - 1) for part in expected_by_hour]
         demand += (
-            f"from 0 to 24 o'clock UTC it expects {''.join(_BARS[round(height)] for height in heights)}; "
+            f"expected by hour (0 to 24 UTC): {''.join(_BARS[round(height)] for height in heights)}; "
         )
     if basis.guard_micros_per_thousand_samples == 0:
-        return f"{demand}prices are at their least, the part set by energy costs (both levels 0)"
+        return f"{demand}both levels are 0, so prices are at their least, set by energy costs"
     # Three digits also of small amounts: the four decimals of `units` may hide a whole level.
     base = basis.base_micros_per_thousand_samples / MICROS_PER_UNIT
     guard = basis.guard_micros_per_thousand_samples / MICROS_PER_UNIT
     return (
-        f"{demand}base level {base:.3g} units of money per thousand samples of room ahead, and in full slots "
-        f"more, towards the guard level, {guard:.3g}"
+        f"{demand}base level {base:.3g}, guard level {guard:.3g} (in full slots), in units of money per "
+        "thousand samples"
     )

@@ -58,7 +58,7 @@ class VirtualSlots:
             return
         self._samples_done[order.job_id] = done
         if not finished:
-            # A slow node does not make a task slow: the missing samples count as time without the node.
+            # A slow node must not lower a task's measured speed: missing samples count as time off the node.
             node_s = (end_s - start_s) * min((done - base) / order.quota_samples, 1.0)
             yield (
                 report_s,

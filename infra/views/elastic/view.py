@@ -76,7 +76,7 @@ class ElasticView(PolicyView):
         match outcome:
             case JobAdmitted(evidence=QueuedJob() as place):
                 others = counted(place.jobs_waiting, "other job")
-                return f"{outcome.job_id} queued beside {others}: takes {lasting(place.running_s)} at least"
+                return f"{outcome.job_id} queued with {others}: takes {lasting(place.running_s)} at least"
             case JobResized():
                 return f"{outcome.job_id} {next(_resized(outcome))}"
             case ServersCleared():
@@ -109,7 +109,7 @@ def _workload(job: ElasticWorkload) -> Iterator[str]:
 
 def _queue_place(place: QueuedJob) -> str:
     return (
-        f"jobs that wait beside it: {place.jobs_waiting}, shorter ones go first; it takes "
+        f"other jobs that wait: {place.jobs_waiting}, shorter ones go first; it takes "
         f"{lasting(place.running_s)} with all the workers that it can use"
     )
 
@@ -144,7 +144,7 @@ def _resized(size: JobResized) -> Iterator[str]:
         case "run_failed":
             yield f"is queued again, as a run failed: {why}"
         case "stopped":
-            yield f"its {before} are told to stop: {why}"
+            yield f"its {before} are ordered to stop: {why}"
     if size.reason in ("started", "resumed") and why:
         yield why
     if size.reason == "scaled_in" and why:
@@ -186,7 +186,7 @@ def _staffed(staffed: ZoneStaffed) -> Iterator[str]:
         )
     if staffed.on_loan:
         yield (
-            f"if servers are wanted back now: {staffed.harmless_returns} of {staffed.on_loan} on loan can go "
+            f"if servers are reclaimed now: {staffed.harmless_returns} of {staffed.on_loan} on loan can go "
             "without a preemption"
         )
     for effect in staffed.next_reclaims:

@@ -19,7 +19,7 @@ _MOST_EXPERTS = 4
 _REASONS = {
     "initial": "its experts are placed by what its profile has counted",
     "popularity_shifted": "its placement follows the tokens, which go to other experts than before",
-    "devices_changed": "its experts are placed anew, as its ranks begin anew",
+    "devices_changed": "its experts are placed again, for its new ranks",
 }
 
 
@@ -56,7 +56,7 @@ class ExpertsView(PolicyView):
                 return [f"{record.node} runs {here} of {ranks}: {at}"]
             case ExpertsPlaced():
                 layers = counted(len(record.layers), "layer")
-                return [f"{record.node} is told placement {record.revision}, of {layers}"]
+                return [f"{record.node} gets placement {record.revision}, of {layers}"]
             case RanksReleased():
                 return [
                     f"{record.node} gives up its ranks of generation {record.generation} ({record.reason})"
@@ -68,7 +68,7 @@ class ExpertsView(PolicyView):
         match outcome:
             case JobAdmitted(evidence=QueuedRanks() as place):
                 others = counted(place.jobs_waiting, "other job")
-                return f"{outcome.job_id} queued beside {others}: needs {counted(place.ranks, 'rank')}"
+                return f"{outcome.job_id} queued with {others}: needs {counted(place.ranks, 'rank')}"
             case RanksChanged():
                 return f"{outcome.job_id} {_changed(outcome)}"
             case PlacementDecided():
@@ -114,9 +114,7 @@ def _serving(job: MoeServeWorkload) -> Iterator[str]:
 
 
 def _queue_place(place: QueuedRanks) -> str:
-    return (
-        f"jobs that wait beside it: {place.jobs_waiting}; it needs {counted(place.ranks, 'device')} at once"
-    )
+    return f"other jobs that wait: {place.jobs_waiting}; it needs {counted(place.ranks, 'device')} at once"
 
 
 def _changed(change: RanksChanged) -> str:
@@ -131,9 +129,9 @@ def _changed(change: RanksChanged) -> str:
         case "run_failed":
             return f"loses its ranks, as a run failed{why}"
         case "withdrawn":
-            return "its ranks are told to stop, as its user withdraws it"
+            return "its ranks are ordered to stop, as its user withdraws it"
         case "ended":
-            return "its ranks are told to stop, as its time is over"
+            return "its ranks are ordered to stop, as its time is over"
 
 
 def _decided(decision: PlacementDecided) -> Iterator[str]:
@@ -171,7 +169,7 @@ def _profiled(report: ExpertsProfiled) -> Iterator[str]:
 
 
 def _routed(report: ExpertsRouted) -> str:
-    revised = f"; {report.revised} layers placed anew for a batch" if report.revised else ""
+    revised = f"; {report.revised} layers placed again for a batch" if report.revised else ""
     return (
         f"{report.node} has routed {report.batches} batches in {report.interval_s:.1f} s with placement "
         f"{report.revision}: {_tokens(report)}{revised}"

@@ -47,7 +47,7 @@ def workload_words(job: TuningWorkload) -> Iterator[str]:
 def queued_words(place: QueuedTask) -> str:
     """Return words about a new job in the queue."""
     profile = "needs no profile run" if place.is_profiled else "is profiled first"
-    return f"jobs that wait beside it: {place.jobs_waiting}; it {profile}"
+    return f"other jobs that wait: {place.jobs_waiting}; it {profile}"
 
 
 def forecast_words(record: JobForetold) -> Iterator[str]:
@@ -68,7 +68,7 @@ def forecast_words(record: JobForetold) -> Iterator[str]:
             yield f"its profile run failed, so it runs unmerged: {sentence(record)}"
     yield (
         f"a step takes {_seconds(record.step_s)} with the fewest GPUs, its data loader "
-        f"{_seconds(record.loader_s)}, and it needs {record.memory_gib:.3g} GiB beside the base model"
+        f"{_seconds(record.loader_s)}, and it needs {record.memory_gib:.3g} GiB besides the base model"
     )
 
 
@@ -124,7 +124,7 @@ def changed_words(change: TaskChanged) -> Iterator[str]:
         case "separated":
             yield f"{chain(change)} is not to be merged any more"
         case "undone" if len(change.job_ids) == 1:
-            yield f"its merge is undone, it is to begin anew alone{why}"
+            yield f"its merge is undone, it is to restart alone{why}"
         case "undone":
             yield f"the merge {chain(change)} is undone, both are to go on alone{why}"
         case "preempted":

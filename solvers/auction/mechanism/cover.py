@@ -32,7 +32,7 @@ class _Relaxed(NamedTuple):
     """Linear relaxation, without the slot that it divides."""
 
     chosen: Ints
-    """Class or `NO_CHOICE` in each slot, (slots,): in total just too few samples."""
+    """Class or `NO_CHOICE` in each slot, (slots,). The samples of one more slot would be sufficient."""
     covered_samples: int
     cost: float
     rate: float
@@ -47,9 +47,9 @@ class _Core(NamedTuple):
 
     slots: Ints
     up: Floats
-    """Least cost of a further sample beyond the rate, from each slot on, (slots + 1,)."""
+    """Least cost, beyond the rate, of one sample more, from each slot on, (slots + 1,)."""
     down: Floats
-    """Least cost of a sample less beyond the saved rate, from each slot on, (slots + 1,)."""
+    """Least cost, beyond the saved rate, of one sample less, from each slot on, (slots + 1,)."""
 
 
 @kernel

@@ -197,8 +197,7 @@ class PostedBasis(NamedTuple):
     remembered_slots: float
     """Slots from which demand is estimated; older ones count less, and each by its expected demand."""
     expected_slots: float
-    """Expected demand of the span ahead, in slots of mean demand, if all of it were like its busiest stretch
-    that begins now."""
+    """Demand of the span at the rate of its busiest stretch, in mean slots."""
     believed_part: float
     """Part of the differences between hours of the day that counts in it, from 0 to 1."""
     expected_by_hour: tuple[float, ...]

@@ -133,7 +133,7 @@ def welfare_micros(instance: Instance, plans: Sequence[PlannedTask]) -> int:
 def _of_the_plan(instance: Instance, task: OfferedTask, plan: PlannedTask) -> Iterator[str]:
     job, slots = f"job {task.job_id}", plan.placement.slots
     if plan.option not in task.options:
-        yield f"{job}: {plan.option} is none of the {len(task.options)} that it was offered (4a)"
+        yield f"{job}: {plan.option} is not one of the {len(task.options)} offered (4a)"
     if len(set(slots)) < len(slots):
         twice = sorted({slot for slot in slots if slots.count(slot) > 1})
         yield f"{job}: runs more than once in slots {twice} (4b)"

@@ -33,7 +33,8 @@ class RoundPlacement:
     """One trial: jobs shrink, then others start, then others grow; each on the servers that fit best."""
 
     def __init__(self, workforce: Workforce, movable: Sequence[str], keeps_order: bool) -> None:
-        """
+        """Begin a trial.
+
         Args:
             movable: the jobs whose flexible workers may be preempted.
             keeps_order: see `Scheme`.
@@ -143,8 +144,7 @@ class ScatteredRoom:
         """Demands with the two limits above, by job."""
 
     def bar_without_room(self, waiting: Sequence[JobDemand]) -> None:
-        """Bar jobs from pools that have no room for them even without all other waiting jobs and flexible
-        workers."""
+        """Bar jobs from pools too small for them even when emptied of flexible workers."""
         vacated: dict[tuple[int, Pool], int] = {}
         rooms: dict[tuple[int, Pool], int] = {}
         for demand in waiting:

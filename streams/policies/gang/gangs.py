@@ -47,7 +47,7 @@ class Gangs(ABC, Generic[G, R]):
         """Number of arrivals by now, from which `arrival` is set."""
         self.room = JobsRoom(context.live)
         self.has_changed = False
-        """Whether anything has happened since nodes were last assigned that could change an assignment."""
+        """Whether an event since the last assignment of nodes could change an assignment."""
 
     def add(self, job: G) -> None:
         """Add a job."""
@@ -133,7 +133,7 @@ class Gangs(ABC, Generic[G, R]):
                 self._note_ended_on(job, node)
 
     def preempt(self, job: G, facts: Mapping[str, Fact]) -> None:
-        """End the processes of a job, since their nodes are needed otherwise."""
+        """End the processes of a job, since their nodes are needed for others."""
         self.return_to_queue(job, self._why(job, "preempted", facts))
 
     def leave(self, job: G, nodes: Mapping[str, int], generation: int) -> None:
@@ -201,8 +201,8 @@ class Gangs(ABC, Generic[G, R]):
         job.progress(samples_done)
 
     def _release_job(self, job: G) -> None:
-        """Release what a job has besides its processes, which are to end or have ended. Its members are still
-        those that it had."""
+        """Release all that a job has except its processes, which end or have ended. Its members are still
+        set."""
 
     def _release_node(self, job: G, node: str) -> None:
         """Release a node that has no processes of a job any more."""

@@ -26,7 +26,7 @@ def test_rounds_bound_all_schedules(seed: int) -> None:
 
 
 def crowd(count: int, nodes: int = 1, bid_micros: int = 1_000):
-    """So many equal tasks, each of a whole node for one of two slots."""
+    """Return `count` equal tasks, each for a whole node in one of two slots."""
     of = fleet((nodes, 10.0, 4.0))
     tasks = [
         OfferedTask(f"j{n}", bid_micros, demand(of, 10, [10], 1.0), NO_VENDOR, FIRST_SLOT, FIRST_SLOT + 1)

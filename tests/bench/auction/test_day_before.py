@@ -1,4 +1,4 @@
-"""What a contender may learn from lies before the day that it is judged by."""
+"""Parameters of a contender are fitted to misreports of the day before the one that it is compared on."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ JOBS, RUN = 40, 12
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    """Every job has a user of its own, so that arrivals tell which jobs they are."""
+    """Each job has its own user, so that arrivals identify jobs."""
     path = tmp_path / "t.csv"
     rows = "".join(f"j{number},{number},{number**2},60,2,V100,,\n" for number in range(JOBS))
     path.write_text("job_id,user,submit_time_s,duration_s,gpus,gpu_type,status,model\n" + rows)

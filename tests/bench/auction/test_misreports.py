@@ -195,7 +195,7 @@ TASK = DeclaredTask(
 
 
 def run_of(quota: int, limit_gib: float | None = None, **true):
-    """What an executor reports of a run of that task."""
+    """Return an executor's report of a run of that task."""
     executors = TrueExecutors({"j": replace(TASK, **true)}, {"n": "large"})
     order = RunOrder(
         run_id="0/j",

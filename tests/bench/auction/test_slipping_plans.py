@@ -14,7 +14,7 @@ JOB = "task-00039"
 
 
 def outcome(factor: int, pace: float) -> tuple[str, int]:
-    """How the job ends whose user bids so many times its value, and its utility, in micros."""
+    """Return how the job ends whose user bids `factor` times its value, and the user's utility in micros."""
     cell, workload = draw(SMALL, SEED)
     value_micros = next(timed.event.terms.bid_micros for timed in workload.jobs if timed.event.job_id == JOB)
     raised = {JOB: factor * value_micros}

@@ -1,4 +1,4 @@
-"""The whole benchmark on a tiny setting: the parts that simulate, their figures, and what is left behind."""
+"""The whole benchmark on a tiny setting: the parts that simulate, their figures and their files."""
 
 import io
 from dataclasses import replace

@@ -9,7 +9,7 @@ from bench.merging.leep import leep
 
 
 def test_leep_by_hand():
-    # Classes of A that tell B's labels exactly, and ones that tell nothing.
+    # Some classes of A determine B's labels, and the others carry no information about them.
     assert leep([[1, 0], [0, 1], [1, 0]], [0, 1, 0]) == pytest.approx(0)
     assert leep([[0.5, 0.5]] * 4, [0, 1, 0, 1]) == pytest.approx(math.log(0.5))
     # P(z) = (1.2, 0.8) / 2; P(y=0|z) = (0.9, 0.1) / (1.2, 0.8), P(y=1|z) = (0.3, 0.7) / (1.2, 0.8).

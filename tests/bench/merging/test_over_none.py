@@ -1,4 +1,4 @@
-"""Merging beside no merging: the figures, and settings in which an earlier form lost."""
+"""Merging against no merging: the figures, and settings in which an earlier form lost."""
 
 from dataclasses import replace
 
@@ -94,7 +94,7 @@ def test_merging_does_not_lose_to_not_merging(model: str, jobs: int, seed: int) 
 @pytest.mark.long
 @measured
 def test_merging_pays_where_past_merges_show_it() -> None:
-    """Half of the tasks of roberta-base, of which a zone knows what came of half of the pairs."""
+    """Half of roberta-base's tasks, for a zone that has the results of half of their pairs."""
     (setting,) = settings_of("roberta-base", seed=0)
     setting = replace(setting, half="chosen", drawn=60)
     known, without = run(MergingTrial(setting, knowledge="half")), run(MergingTrial(setting, modes=()))

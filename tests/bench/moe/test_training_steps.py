@@ -1,4 +1,4 @@
-"""What a measured step took, from what its ranks have noted."""
+"""Durations of a measured step are computed from the times that its ranks recorded."""
 
 import pytest
 

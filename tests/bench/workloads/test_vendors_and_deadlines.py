@@ -1,4 +1,4 @@
-"""What vendors ask and what users allow for."""
+"""Prices of drawn vendors, and deadlines of drawn users."""
 
 import math
 from statistics import fmean

@@ -53,7 +53,7 @@ def fleet(elastic_settings: JobSettings, fork_server: None, tmp_path: Path) -> I
 def alone(
     elastic_settings: JobSettings, fork_server: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Trained:
-    """What comes of `workload()` on one worker that nobody disturbs."""
+    """Return the result of `workload()` on one undisturbed worker."""
     fleet = Fleet(tmp_path_factory.mktemp("alone"), elastic_settings)
     fleet.add("n1")
     fleet.assign("alone", 1, [("n1", 1)], workload(keeps=False))

@@ -128,7 +128,7 @@ def test_disconnected_worker_ends_without_blaming_others(fleet: Fleet) -> None:
     fleet.until(fleet.has_trained("j"))
     (job,) = fleet.nodes["n1"].runner.present.values()
     (worker,) = job.processes.running
-    # As if the node's process had ended, but for the end of what it says: that alone would end the worker.
+    # As if the node's process had ended, except for its end of the pipe: that alone would end the worker.
     with socket.socket(fileno=os.dup(worker.process._connection.fileno())) as end:
         end.shutdown(socket.SHUT_RD)
     fleet.until(fleet.is_over("j", "n1"))

@@ -1,4 +1,4 @@
-"""The record of a finished job: what is said of a job that is given again after its end."""
+"""Reports about a job that is assigned again after its end come from the record of finished jobs."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Jobs that stop and start anew: from their checkpoint, or from the beginning."""
+"""Preempted jobs resume from their checkpoint, or start from the beginning."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def test_a_preempted_job_resumes_elsewhere_from_its_checkpoint(fleet: Fleet, alo
     work = workload()
     fleet.assign("j", 1, [("n1", 1), ("n2", 1)], work)
     fleet.until(fleet.has_trained("j"))
-    # Only one of the nodes has heard of it so far: its workers take the others with them.
+    # Only one of the nodes has received it so far: its workers stop the others.
     fleet.release("j", 1, ["n2"], "preempted")
     fleet.until(fleet.is_over("j", "n1", "n2"))
     ends = fleet.reports(RunProgressed, "j")[-1], fleet.reports(RunProgressed, "j", "n1")[-1]
@@ -86,7 +86,7 @@ def test_a_finished_job_is_reported_again_without_training(fleet: Fleet) -> None
     work = workload(8)
     fleet.assign("j", 1, [("n1", 1)], work)
     fleet.until(fleet.is_over("j", "n1"))
-    # The report was lost, and the cell starts the job anew.
+    # The report was lost, and the cell assigns the job again.
     fleet.assign("j", 2, [("n2", 1), ("n1", 1)], work, resumes=True)
     fleet.until(fleet.is_over("j", "n1", "n2", generation=2))
     first, again = sorted(fleet.reports(RunFinished, "j"), key=lambda report: report.run_id)

@@ -27,7 +27,7 @@ def test_two_workers_train_what_one_would(fleet: Fleet, alone: Trained) -> None:
     Trained.of(fleet, "j").assert_like(alone)
     (finished,) = fleet.reports(RunFinished)
     assert (finished.node, finished.samples_done, finished.run_id) == ("n1", 604, "j/1")
-    # The other member's part is over, too, and nobody reports the job twice.
+    # The other member has ended, too, and no second report of the job follows.
     assert fleet.told("j")[-1] == "n2 j/1 run.progressed 604 complete"
 
 
@@ -61,7 +61,7 @@ def test_a_worker_joins_and_leaves_in_the_middle(fleet: Fleet, alone: Trained) -
     started = [report.samples_done for report in fleet.reports(RunStarted, node="n1")]
     # A busy node reports a start after the first steps.
     assert 0 <= started[0] < started[1] < started[2] < 604
-    # The node that was left says so once, with what the others go on from.
+    # The node that was left reports that once, with the state that the others resume from.
     (left,) = fleet.reports(RunProgressed, node="n2")
     assert (left.run_id, left.complete) == ("j/2", True)
     assert started[1] <= left.samples_done <= started[2]
@@ -102,7 +102,7 @@ def test_a_generation_is_superseded_before_it_comes_together(fleet: Fleet, alone
 
 
 def test_absent_member_stops_no_other(fleet: Fleet) -> None:
-    # n2 is down and never hears of generation 2; the cell sends another one when it has noticed.
+    # n2 is down and receives nothing of generation 2; the cell sends another one when it has noticed.
     work = workload(10**6, keeps=False)
     fleet.assign("j", 1, [("n1", 1)], work)
     fleet.until(fleet.has_started("j", 1, "n1"))

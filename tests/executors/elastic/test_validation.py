@@ -1,4 +1,5 @@
-"""Which commands a node takes on, and what it says of those of the process before. No worker is started."""
+"""A node accepts valid commands, and refuses those of an earlier process with reports. No worker is
+started."""
 
 from pathlib import Path
 

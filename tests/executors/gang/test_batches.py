@@ -1,4 +1,4 @@
-"""Which samples a step takes does not depend on who takes them."""
+"""Samples of a step do not depend on the ranks that train them."""
 
 import torch
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""How the processes of a generation come together, or do not."""
+"""Processes of a generation meet, or fail to."""
 
 from collections.abc import Callable
 from itertools import count

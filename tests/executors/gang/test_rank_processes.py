@@ -1,4 +1,4 @@
-"""How the ranks of a job on a node are started and ended, and their messages received."""
+"""Ranks of a job on a node are started and ended, and their messages received."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Who reaches the port where a generation meets and is not of it."""
+"""Connections from outside a generation reach the port where it meets."""
 
 import socket
 import stat

@@ -99,7 +99,7 @@ def test_long_record_costs_no_more_than_bound(base: SharedBase, form: Any) -> No
 
 
 def chat(first: int, turns: int) -> list[dict[str, str]]:
-    """So many turns of the user, and then of both."""
+    """Return `turns` turns of the user, and then of both."""
     said = [{"role": "user", "content": "a"}] * first
     return (said + [{"role": "assistant", "content": "b"}, {"role": "user", "content": "a"}] * turns)[:turns]
 

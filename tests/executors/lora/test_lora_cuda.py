@@ -1,4 +1,4 @@
-"""The same engine on a GPU: in bfloat16, with parked state in pinned memory that a CPU can go on from."""
+"""On a GPU, the engine trains in bfloat16, with parked state in pinned memory that a CPU can resume from."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -14,7 +14,7 @@ from solvers.auction.market.demand import least_memory_gib
 
 
 def taken_gib(base: SharedBase, datasets: DatasetRoot, task: LoraTask) -> float:
-    """What the executor measures of the first step of a task."""
+    """Return the memory that the executor measures in a task's first step, in GiB."""
     engine = FusedEngine(base, datasets)
     engine.attach(task)
     with engine.measured(task.job_id) as taken:

@@ -213,7 +213,7 @@ LONG_ROPE = {
         (LlamaConfig(max_position_embeddings=64), 0, 64),
         (RobertaConfig(max_position_embeddings=64), 2, 62),
         (Phi3Config(max_position_embeddings=64, sliding_window=16), 0, 16),
-        # It says 0 where there is no window, which was taken for one of no tokens.
+        # It is 0 without a window, which was mistaken for a window of no tokens.
         (Qwen2MoeConfig(max_position_embeddings=64, use_sliding_window=False, sliding_window=0), 0, 64),
         (Llama4TextConfig(max_position_embeddings=64, attention_chunk_size=8), 0, 8),
         # A longer neighbour would change the frequencies.

@@ -62,7 +62,7 @@ def run(fork_server: None, tmp_path: Path) -> RunRanks:
 
 @pytest.fixture
 def run_survivors(fork_server: None, tmp_path: Path) -> RunRanks:
-    """The same, with the results of some ranks."""
+    """Run ranks of which some may fail, and return the results of the others."""
 
     def run(work: Work, world: int, among: Sequence[int], **arguments: Any) -> list[dict[str, Any]]:
         with RunningRanks(work, loopback(world), Path(mkdtemp(dir=tmp_path)), **arguments) as ranks:

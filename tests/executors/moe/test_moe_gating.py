@@ -1,4 +1,4 @@
-"""Which experts a token gets, with which weight, and what an uneven load costs."""
+"""A token gets experts and their weights; uneven load adds to the loss."""
 
 import math
 from typing import get_args

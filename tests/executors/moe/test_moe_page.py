@@ -1,4 +1,4 @@
-"""What docs/moe.md shows works, and what it refers to is there."""
+"""Examples of docs/moe.md run, and files that it names exist."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Which commands a node reads as its own, why it refuses others, and that no record can bring it down."""
+"""A node accepts its own commands, refuses others with a reason, and survives any record."""
 
 import random
 

@@ -1,4 +1,5 @@
-"""What a node has applied outlives it, whole, and belongs to one process at a time."""
+"""The journal keeps all that a node has applied after the node's end, and belongs to one process at a
+time."""
 
 import os
 from pathlib import Path

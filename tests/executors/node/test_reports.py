@@ -16,7 +16,7 @@ BEAT = NodeHeartbeat(cell=CELL, node="n1", base_model="tiny", runners=("lora",))
 
 @pytest.fixture
 def reports() -> Iterator[FleetReports]:
-    """Reports to a port where nobody answers, given up after a moment."""
+    """Return reports to a port without a listener, with a short timeout."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         servers = f"127.0.0.1:{silent.getsockname()[1]}"

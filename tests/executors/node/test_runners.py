@@ -1,4 +1,4 @@
-"""Which runners a node has is a matter of its settings and of what is installed."""
+"""A node's runners depend on its settings and on the installed packages."""
 
 import os
 import subprocess

@@ -24,7 +24,7 @@ PLACED = (LayerPlacement(layer=0, devices=((0,), (1,))),)
 
 
 class Bench:
-    """A node, and what it has said."""
+    """A node and its reports."""
 
     def __init__(self, runners: Any, root: Path) -> None:
         self.clock = VirtualTime(1_000_000.0)

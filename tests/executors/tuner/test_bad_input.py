@@ -165,7 +165,7 @@ def test_what_this_node_does_not_train(fleet: Fleet) -> None:
     (failed,) = fleet.reports(RunFailed)
     assert failed.error == "model: the node holds base model tiny, not another"
     assert not failed.permanent
-    # The workers are none the worse for it.
+    # The workers are unharmed.
     fleet.assign(order("d", workload(2)))
     fleet.until_over("d/1")
     assert len(fleet.reports(RunFinished)) == 1

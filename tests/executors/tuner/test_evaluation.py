@@ -1,4 +1,4 @@
-"""How jobs are measured, and when they are done."""
+"""Jobs are evaluated, and end at their target or limit."""
 
 import pytest
 import torch

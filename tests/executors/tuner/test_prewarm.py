@@ -81,7 +81,7 @@ def test_node_prepares_ordered_loader(fleet: Fleet) -> None:
     fleet.tell(command.model_copy(update={"order": bad}))
     indices = fleet.root / "state" / "c" / "tuner-indices" / "n1"
     until(lambda: len(list(indices.glob("*.index"))) == 2)
-    # What cannot be prepared harms nobody.
+    # A base model that cannot be prepared harms no task.
     fleet.assign(order("a", workload(3)))
     fleet.until_over("a/1")
     assert len(fleet.reports(RunFinished)) == 1

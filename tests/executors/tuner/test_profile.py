@@ -1,4 +1,4 @@
-"""What a profile run shows of a job, and leaves as it was."""
+"""A profile run reports measurements of a job, and leaves its state unchanged."""
 
 import time
 

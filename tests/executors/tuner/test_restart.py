@@ -110,7 +110,7 @@ def test_task_ends_on_all_nodes_together(fleet: Fleet) -> None:
     fleet.tell(released("n2", "a"))
     fleet.until(lambda: "complete" in " ".join(fleet.told("a")))
     assert [each.node for each in fleet.ends("a/1")] == ["n2"]
-    # This node's workers have stopped, too; it says so when it is told.
+    # This node's workers have stopped, too; it reports that when it is released.
     for _ in range(20):
         fleet.turn()
     fleet.tell(released("n1", "a"))

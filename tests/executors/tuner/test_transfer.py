@@ -1,4 +1,4 @@
-"""What one task teaches another, on the default base model and text of the standard library."""
+"""One task's weights help another, on the default base model and text of the standard library."""
 
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def job(name: str, steps: int) -> TuningWorkload:
 
 
 def validation_loss(worker: LoneWorker, job_id: str, work: TuningWorkload) -> float:
-    """Of a published adapter, on the job's validation data."""
+    """Return the loss of a published adapter on the job's validation data."""
     loader = worker.loaders.open(work)
     trainer = open_trainer(worker.base, work, loader, torch.device("cpu"))
     layout = trainer.adapter.layout

@@ -1,4 +1,4 @@
-"""Which commands a node takes on."""
+"""A node accepts valid commands and refuses others."""
 
 import pytest
 

@@ -99,7 +99,7 @@ def test_only_refund_of_killed_node_is_no_fault(play: Play) -> None:
     assert play.market.shortcomings == []
     play.market.note([refund(spared)])
     assert play.market.shortcomings == [
-        f"refunded, and not because of the kill, as the lines above say: {spared}"
+        f"refunded, and not because of the kill, see the lines above: {spared}"
     ]
 
 

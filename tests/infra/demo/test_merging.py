@@ -1,4 +1,4 @@
-"""The jobs of the demo's third scene: their data, and whose weights fit whom."""
+"""Jobs of the demo's third scene: their data, and the pairs whose weights fit."""
 
 from pathlib import Path
 

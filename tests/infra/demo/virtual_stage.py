@@ -1,4 +1,5 @@
-"""The demo's stage on virtual time: a real cell, and executors that obey its commands as fast as is said."""
+"""The demo's stage on virtual time: a real cell, and executors that carry out its commands at a given
+speed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -40,7 +41,7 @@ class VirtualLog:
     cell: CellConfigured
     clock: Clock
     samples_per_s: float = 60.0
-    """The speed of a node; later runs take as long as `slowdown` says."""
+    """Speed of a node; later runs take `slowdown` times as long."""
     slowdown: Callable[[RunOrder], float] = lambda _order: 1.0
     bench: Bench = field(init=False)
     boards: Boards = field(default_factory=Boards)

@@ -1,4 +1,4 @@
-"""What `watch` and `explain` say of loans."""
+"""The views of `watch` and `explain` show loans."""
 
 from infra.figures.loans import CellLoans
 from schemas.base import Event

@@ -1,4 +1,4 @@
-"""What forecasters make of histories."""
+"""Forecasters compute the next load from a history."""
 
 import math
 

@@ -26,7 +26,8 @@ STEADY = 4
 
 
 def parameters(**changes: float) -> LendingParameters:
-    """Without a margin where none is asked for: what a load needs is then told from it alone."""
+    """Return parameters without a margin unless one is given: the load alone then determines the servers
+    needed."""
     return LendingParameters(**{"steady_s": STEADY * INTERVAL_S, "margin_quantile": 0.0, **changes})
 
 
@@ -43,7 +44,7 @@ class Rising:
 
 
 class House:
-    """A lender beside a cell that lends all that is offered, and of which servers come back when told to."""
+    """A lender and a cell that lends all that is offered, and whose servers return when reclaimed."""
 
     def __init__(self, servers=10, forecaster=None, headroom=0.1, notice_s=300.0, **changes):
         self.zone = lending_zone(servers, headroom, notice_s)
@@ -53,7 +54,7 @@ class House:
         self.draining: list[str] = []
 
     def report(self, load, serving=(), after_s=INTERVAL_S) -> list[InferenceEvent]:
-        """Report a load, `after_s` after the one before, and return what the lender says."""
+        """Report a load, `after_s` after the one before, and return the lender's events."""
         self.time_s += after_s
         return self.lender.on_load(
             InferenceLoadReported(cell=CELL, zone=ZONE, time_s=self.time_s, load=load, serving=serving)
@@ -89,7 +90,7 @@ class House:
         self.draining.clear()
 
     def live(self, *loads) -> list[InferenceEvent]:
-        """Report loads and answer what the lender says each time; returns all of that."""
+        """Report loads, answer the lender's events each time, and return all of them."""
         said = []
         for load in loads:
             events = self.report(load)

@@ -24,7 +24,7 @@ def one_thread():
 
 
 class Always:
-    """A forecaster that says the same of every interval."""
+    """A forecaster with the same forecast for every interval."""
 
     def __init__(self, load: float) -> None:
         self.load = load
@@ -49,8 +49,9 @@ def test_the_network_is_that_of_the_thesis():
 
 @pytest.mark.long
 def test_lstm_beats_last_value_on_daily_swing():
-    """The changes of the bursts have an autocorrelation of 0.5: who knew the swing and that could err by
-    1 - sqrt(0.75) = 13 % less than the last value, and a quarter of that must be had."""
+    """The changes of the bursts have an autocorrelation of 0.5: a forecast from the swing and that
+    correlation errs by 1 - sqrt(0.75) = 13 % less than the last value, and a quarter of that must be
+    reached."""
     loads = [sample.load for sample in generate_load(seed=5, days=6)]
     past = history(loads)
     trained = train(past, until=past.last - PER_DAY)
@@ -153,7 +154,7 @@ def test_gaps_are_not_compared():
 
 @pytest.mark.slow
 def test_seasonal_forecast_stays_on_noise():
-    """The next burst cannot be told from the ones before, and the season is known exactly."""
+    """The next burst does not follow from earlier ones, and the season is exact."""
     rng = random.Random(2)
     loads = [
         0.5 + 0.4 * ((index * 7_919) % PER_DAY) / PER_DAY + rng.gauss(0, 0.001)

@@ -1,4 +1,4 @@
-"""Which servers must be heard of: those that are not lent, and not only just back."""
+"""Servers that are neither lent nor just returned must report their presence."""
 
 from infra.lender.zones import Presence
 from schemas.loans import LoanChanged, LoanStatus

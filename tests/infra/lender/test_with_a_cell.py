@@ -1,4 +1,4 @@
-"""The lender beside the very cell of production: what it says is taken, and what it wants back is in time."""
+"""The lender with production's cell: its events are accepted, and reclaimed servers return in time."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Changes to a cell as if its file said so."""
+"""Changes to a cell, as if made in its file."""
 
 import pytest
 

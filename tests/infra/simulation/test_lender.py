@@ -34,7 +34,7 @@ def loads(until_s: float = 5 * HOUR_S) -> Iterator[TimedEvent[Event]]:
 
 
 def checked(cell: Cell, entry: LedgerEvent) -> list[Decision]:
-    """What a cell decides, whose invariants hold."""
+    """Return the cell's decisions for an entry, after checking its invariants."""
     decisions = cell.handle(entry)
     assert list(cell.broken_invariants()) == []
     return decisions

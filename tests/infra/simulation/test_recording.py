@@ -81,7 +81,7 @@ def until(recording: LedgerRecording, offset_s: float) -> float | None:
     return None if until_s is None else until_s - EPOCH_S
 
 
-# Silent for 20 s by then: it was last heard at 10 s.
+# Silent for 20 s by then: its last report was at 10 s.
 LOST = (
     (0.0, online("a1")),
     (10.0, progressed("a1", 0, 50)),

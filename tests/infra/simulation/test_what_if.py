@@ -130,7 +130,7 @@ def test_losses_withdrawals_and_vendors_are_repeated(eventful):
         for time_s, change in outcomes
         if isinstance(change, NodeStatusChanged)
     ]
-    # Last heard at 2.25 slots, and found silent 1.5 later; the cell's clock says when it ticked last.
+    # Its last report was at 2.25 slots, and it is silent 1.5 later; the cell's clock is the last tick's.
     assert changes == [
         (3.6, "a1", "down", "silent"),
         (4.0, "b1", "down", "offline"),
@@ -143,7 +143,7 @@ def test_losses_withdrawals_and_vendors_are_repeated(eventful):
     assert states["poor"] == ("rejected", "price_not_below_bid")
     assert states["unprepared"] == ("rejected", "no_vendor")
     assert states["long"] == states["other"] == ("completed", "")
-    # One node is left, and beside the two long jobs it has room for one of these.
+    # One node is left, which besides the two long jobs has room for one of these.
     assert (states["prepared"], states["dearer"]) == (("completed", ""), ("refunded", "node_lost"))
 
 
@@ -199,7 +199,7 @@ def test_pace_of_executors_is_separated_from_change(tmp_path):
 
 
 def crowd(nodes: int) -> CellConfigured:
-    """So many nodes, each with room for one of the four jobs of `test_more_nodes_...`."""
+    """Return a cell of `nodes` nodes, each with room for one of the four jobs of `test_more_nodes_...`."""
     fleet = tuple(Node(id=f"a{number}", gpu_type="fast", tariff="t") for number in range(nodes))
     return configuration(zones=(zone(nodes=fleet, gpu_types=zone().gpu_types[:1]),))
 

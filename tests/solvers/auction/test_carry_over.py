@@ -1,4 +1,4 @@
-"""What a market takes over from the one before it, when nodes or the window of a zone change."""
+"""A market adopts the state of the one before it when nodes or the window of a zone change."""
 
 import math
 from dataclasses import replace

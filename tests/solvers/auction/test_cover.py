@@ -41,7 +41,7 @@ def every_cover(costs, samples, work, first_slot=0):
 
 
 def assert_gap_is_true(found: Cover | AdditivePlan, least: float, cutoff: float, steps: int) -> None:
-    """What was found lies between the true least and no further from it than it says; an endless search
+    """Assert that a result lies between the true least value and its stated gap above it; an endless search
     finds the least, or proves that it is not below the cutoff."""
     if least < cutoff:
         assert found.bound <= least * (1 + 1e-9)

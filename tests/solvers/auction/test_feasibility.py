@@ -45,7 +45,7 @@ def test_feasible_plans_bring_bids_less_costs():
     [
         pytest.param([plan("z", (4, 0))], "job z: the instance has no such task", id="unknown task"),
         pytest.param(FEASIBLE[:1] * 2, "job a: planned more than once", id="planned twice"),
-        pytest.param([plan("b", (4, 0))], "is none of the 1 that it was offered (4a)", id="no vendor"),
+        pytest.param([plan("b", (4, 0))], "is not one of the 1 offered (4a)", id="no vendor"),
         pytest.param(
             [plan("b", (4, 0), option=PREPARED._replace(price_micros=0))],
             "(4a)",

@@ -58,7 +58,7 @@ def test_demand_is_even_over_cheapest_slots(seed, tasks, slots) -> None:
 
 
 def crowd(count: int, slots: int = 2, work_slots: int = 1, nodes: int = 1) -> Instance:
-    """So many tasks of 1,000 micros per slot of work, each of a whole node in any of the slots."""
+    """Return `count` tasks of 1,000 micros per slot of work, each for a whole node in any of the slots."""
     of = fleet((nodes, 10.0, 4.0))
     wanted = demand(of, 10 * work_slots, [10], 1.0)
     last_slot = FIRST_SLOT + slots - 1

@@ -1,4 +1,4 @@
-"""What the master's rows may say: nothing that tasks that fit on a node together would violate."""
+"""Rows of the master allow every set of tasks that fit on a node together."""
 
 import itertools
 import random

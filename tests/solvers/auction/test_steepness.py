@@ -1,4 +1,4 @@
-"""How steeply prices rise, learnt from earlier bids."""
+"""Steepness of prices, learned from earlier bids."""
 
 import math
 
@@ -14,7 +14,7 @@ DECLARED = PriceRises(7.0, 9.0, 1e12)
 
 
 def learnt(offers: list[float], award_micros: float, opening_micros: float = 1.0) -> LearnedSteepness:
-    """What has seen winners with these offers per node-slot that all brought the same."""
+    """Return a steepness learned from winners with these offers per node-slot, all of the same award."""
     steepness = LearnedSteepness(DECLARED, 144)
     for offer in offers:
         steepness.count_award(offer, award_micros, opening_micros)

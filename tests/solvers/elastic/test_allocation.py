@@ -1,4 +1,4 @@
-"""What a round has decided so far: GPUs that are given are gone, and those given up are there again."""
+"""Grants of a round so far: granted GPUs are no longer idle, and released ones are idle again."""
 
 import pytest
 

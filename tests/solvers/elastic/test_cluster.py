@@ -206,7 +206,7 @@ def restored_from(cluster, separates=True):
 
 
 class ClusterMachine(RuleBasedStateMachine):
-    """A cluster beside a plain account of who is where."""
+    """A cluster, compared with a plain record of the workers on each server."""
 
     @initialize(separates=st.booleans())
     def begin(self, separates):
@@ -296,7 +296,7 @@ class ClusterMachine(RuleBasedStateMachine):
             assert self.mixed(pool) == mixed
 
     def mixed(self, pool):
-        """Servers with flexible workers beside others."""
+        """Return the servers with both flexible and other workers."""
         return {
             server
             for server, fields in self.servers.items()

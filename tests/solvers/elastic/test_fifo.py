@@ -1,4 +1,4 @@
-"""The baseline and opportunistic scheduling: who waits for whom."""
+"""The baseline and opportunistic scheduling: jobs wait for those before them in the queue."""
 
 from hypothesis import given
 

@@ -1,4 +1,4 @@
-"""Gandiva: jobs grow while nobody waits, and shrink for those that do."""
+"""Gandiva: jobs grow while no job waits, and shrink for those that wait."""
 
 from hypothesis import given
 

@@ -106,7 +106,7 @@ class Crowd:
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=examples(1_500), deadline=None)
 def test_what_it_follows_is_what_there_is(seed):
-    """After whatever has come and gone it says and does the same as one that looks at everything anew."""
+    """After any changes, its answers equal those of a fresh computation."""
     crowd = Crowd(random.Random(seed))
     cluster, kept = crowd.cluster, crowd.movable()
     for number in range(4):

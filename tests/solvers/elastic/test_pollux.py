@@ -19,7 +19,7 @@ from tests.support.elastic_rounds import demand, granted_workers, imperfect_spee
 from tests.support.examples import examples
 
 Crowd = tuple[list[JobDemand], list[JobDemand], int]
-"""Who waits, who runs, and the idle training GPUs."""
+"""Waiting jobs, running jobs, and the idle training GPUs."""
 
 
 @st.composite

@@ -1,4 +1,5 @@
-"""Which servers go: the thesis's example, the rules of preemption, and the exact optimum as a yardstick."""
+"""Choice of servers to reclaim: the thesis's example, the rules of preemption, and the exact optimum as the
+oracle."""
 
 import itertools
 from dataclasses import replace
@@ -35,7 +36,7 @@ FIGURE_3_5 = lent(
     inelastic("c", {"4": 8, "5": 2}),
     inelastic("d", {"5": 2, "6": 8}),
 )
-"""Drawn anew from Table 3.1: 80 % of the GPUs of c are on server 4, and 80 % of d's on server 6."""
+"""Redrawn from Table 3.1: 80 % of the GPUs of c are on server 4, and 80 % of d's on server 6."""
 
 
 def test_table_3_1():
@@ -115,7 +116,7 @@ def test_ties_choose_less_collateral_damage():
 
 
 def test_vacated_servers_precede_free_ones():
-    # Server 4 costs nobody anything, but one is not enough; the job's three are vacated anyway.
+    # Server 4 costs no job anything, but one is not enough; the job's three are vacated anyway.
     picture = lent([8] * 4, inelastic("a", {"1": 8, "2": 8, "3": 8}))
     assert least_preemption_cost(picture, 1).servers == ("4",)
     reclaim = least_preemption_cost(picture, 2)

@@ -1,4 +1,4 @@
-"""What every scheme of allocation promises; a scheme is added to `SCHEMES`."""
+"""Properties of every scheme of allocation; a new scheme is added to `SCHEMES`."""
 
 from collections.abc import Callable
 from copy import deepcopy

@@ -29,7 +29,7 @@ def job(job_id, arrival, workers, work_s, *, gpus=1, has=0, pools=("training",),
 
 
 def completion_times_s(workers, demands, servers_gpus):
-    """JCTs where the jobs begin with these workers and are allocated anew whenever one ends."""
+    """Return the JCTs of jobs that begin with these workers and are reallocated whenever one ends."""
     now_s, done_s = 0.0, {}
     left = {demand.job_id: demand for demand in demands}
     while left:
@@ -289,7 +289,7 @@ def rounds(draw, max_jobs):
 
 
 def gpus_used(demands, grants):
-    """Of each pool, by jobs once they have what they were granted; base demand and flexible apart."""
+    """Return the GPUs that jobs use in each pool after the grants, base demand and flexible apart."""
     granted = {grant.job_id: grant for grant in grants}
     base, flexible = {"training": 0, "loaned": 0}, {"training": 0, "loaned": 0}
     for demand in demands:

@@ -20,7 +20,7 @@ def least_largest_load(devices, tokens):
 
 
 def best_largest_load(tokens, devices, most_per_device):
-    """The same over all placements."""
+    """Return the least largest load over all placements."""
     rows = [
         row for size in range(most_per_device + 1) for row in itertools.combinations(range(len(tokens)), size)
     ]

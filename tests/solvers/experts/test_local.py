@@ -12,7 +12,7 @@ from tests.solvers.experts.strategies import planned_loads
 
 
 def travelling(placement: ExpertPlacement, tokens: np.ndarray) -> int:
-    """Of the device that sends or receives the most, where all ranks have tokens alike."""
+    """Return the tokens of the device that sends or receives the most, where all ranks have tokens alike."""
     ranks = np.tile(tokens // placement.devices, (placement.devices, 1))
     split = even_split(placement, ranks.sum(axis=0))
     pairs = sends(placement, split, ranks).sum(axis=2)

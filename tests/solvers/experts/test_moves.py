@@ -1,4 +1,4 @@
-"""What a change of placement takes, and devices renumbered so that it takes little."""
+"""Cost of a change of placement, and devices renumbered to reduce it."""
 
 import numpy as np
 import pytest

@@ -165,7 +165,7 @@ def test_counts_of_experts_are_kept():
         ({"experts": 0, "layers": 2}, "0 experts"),
         ({"experts": 2, "layers": 0}, "0 MoE layers"),
         ({"experts": 2, "layers": 2, "length": 0}, "paths of 0 layers"),
-        ({"experts": 1_000, "layers": 2, "length": 9}, "cannot be told apart"),
+        ({"experts": 1_000, "layers": 2, "length": 9}, "cannot be distinguished"),
         ({"experts": 2, "layers": 2, "most_paths": 0}, "at most 0 paths"),
     ],
 )

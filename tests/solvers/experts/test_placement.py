@@ -1,4 +1,4 @@
-"""What a demand and a placement may be, and what they tell."""
+"""Valid demands and placements, and the values computed from them."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""How each scheme places experts, against worked examples and brute force."""
+"""Placements of each scheme, against worked examples and brute force."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Plans whose merges delay nobody: against the plan without merges, and after its merges are undone."""
+"""Plans whose merges delay no job: against the plan without merges, and after its merges are undone."""
 
 from typing import Any
 

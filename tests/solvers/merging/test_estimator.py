@@ -1,4 +1,4 @@
-"""Estimates: what a zone is told of its kinds of jobs and of their merges."""
+"""Estimates from reports on a zone's kinds of jobs and on their merges."""
 
 import math
 from collections.abc import Iterable

@@ -121,7 +121,7 @@ def test_consistent_outcomes_narrow_the_forecast():
 
 
 def results(outcome) -> list[MergeResult]:
-    """Of each pair, what `outcome` gives: the best accuracy and the epochs to 0.8."""
+    """Return a result per pair from `outcome`: the best accuracy and the epochs to 0.8."""
     return [
         MergeResult(pair(a, b), 0.8, *outcome(a, b), own_epochs=10) for a in SIZES for b in SIZES if a != b
     ]

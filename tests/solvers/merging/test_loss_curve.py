@@ -1,4 +1,4 @@
-"""Fits of Eq. 3: curves come back from their own values, and traces without one say so."""
+"""Fits of Eq. 3: curves are recovered from their own values, and traces without one are reported as such."""
 
 import math
 
@@ -16,7 +16,7 @@ TABLES = (
     *(6.085, 6.067, 6.542, 6.011, 5.815, 5.727, 5.666, 5.64),
     *(5.717, 5.643, 5.46, 5.369, 5.577, 5.514, 5.447, 5.447),
 )
-"""Of character sets, which the model has never seen."""
+"""Characters of languages that the model has never seen."""
 PROSE = (
     *(5.985, 5.848, 6.155, 5.847, 5.794, 5.789, 5.584, 5.818),
     *(5.721, 5.642, 5.626, 5.667, 5.626, 5.607, 5.643, 5.565),
@@ -27,7 +27,7 @@ PROGRAMS = (
     *(5.39, 5.4, 5.19, 5.33, 5.42, 5.6, 5.51, 5.37),
     *(5.29, 5.44, 5.39, 5.38, 5.33, 5.34, 5.45, 5.23),
 )
-"""Which the model was made of: its mean loss hardly falls in twice as many iterations."""
+"""Text that the model was trained on: its mean loss hardly falls in twice as many iterations."""
 
 
 def trace_of(curve: LossCurve, iterations: int = 64, noise: float = 0.0, seed: int = 0) -> list[float]:
@@ -114,7 +114,7 @@ def test_trace_without_curve_has_reason(losses, case):
 )
 def test_measured_losses_of_small_model_have_curve(losses, falls):
     assert isinstance(fit_loss_curve(losses), LossCurve) == falls
-    # A shorter profile run says the same.
+    # A shorter profile run has the same result.
     assert isinstance(fit_loss_curve(losses[:16]), LossCurve) == falls
 
 

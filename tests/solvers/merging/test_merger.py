@@ -138,7 +138,7 @@ class Costs:
         return sum(self.parts(solution))
 
     def parts(self, solution: MergeSolution) -> tuple[float, float]:
-        """What those cost that run, and those that wait."""
+        """Return the costs of the tasks that run, and of those that wait."""
         units = {id: one for one in self.problem.units for id in one.job_ids}
         left = {one.job_ids: one for one in self.problem.units}
         total, gpus = 0.0, 0
@@ -159,7 +159,7 @@ class Costs:
         return total, sum(self.alone(one)[0] for one in left.values())
 
     def least(self) -> float:
-        """Of all plans."""
+        """Return the least cost of all plans."""
         return self._least(list(self.problem.units), self.problem.gpus)
 
     def _least(self, units: list[Unit], gpus: int) -> float:
@@ -180,7 +180,7 @@ step_times = st.lists(st.floats(0.01, 4.0), min_size=1, max_size=4).map(
     lambda times: dict(zip((1, 2, 3, 4), sorted(set(times), reverse=True), strict=False))
 )
 waits = st.floats(0, 1e4) | st.just(0.0) | st.floats(1e5, 1e9)
-"""What one unit that has waited very long saves by running must not hide what becomes of the others."""
+"""The saving of one unit that has waited very long must not hide the costs of the others."""
 kinds_drawn = st.builds(kind, step_times, st.integers(1, 64), st.integers(64, 10_000))
 
 
@@ -353,7 +353,8 @@ def test_small_merge_gain_is_not_worth_switch() -> None:
 
 
 def turns(cost_of_waiting: bool) -> list[str]:
-    """Who runs, interval by interval, where a long job competes with short ones that arrive without end."""
+    """Return the job that runs in each interval, where a long job competes with an endless series of short
+    ones."""
     waited_s = {"long": 0.0}
     ran = []
     for number in range(200):
@@ -373,7 +374,8 @@ def turns(cost_of_waiting: bool) -> list[str]:
 
 
 def _as_printed(asked: MergeProblem) -> str:
-    """Whom Eq. 6 as printed lets run: the least sum of T_fair / T_a, where a waiting job takes for ever."""
+    """Return the job that Eq. 6 as printed lets run: the least sum of T_fair / T_a, with T_a infinite for a
+    waiting job."""
     costs = Costs(asked)
     best = math.inf
     chosen = ""
@@ -391,7 +393,7 @@ def _as_printed(asked: MergeProblem) -> str:
 
 
 def test_printed_ratio_starves_and_corrected_does_not() -> None:
-    """Erratum Y1: the sum of T_fair / T_a is least, namely zero, if nobody ever runs."""
+    """Erratum Y1: the sum of T_fair / T_a is least, namely zero, if no job ever runs."""
     assert set(turns(cost_of_waiting=False)) == {""}
     ran = turns(cost_of_waiting=True)
     assert ran[0] == "short0"
@@ -453,7 +455,7 @@ def test_the_largest_problems_have_a_plan(fields: dict[str, int]) -> None:
 
 
 def served(lengths_s: Sequence[float], interval_s: float, switch_s: float) -> list[int]:
-    """Who runs on one GPU, interval by interval, until all are done."""
+    """Return the job that runs on one GPU in each interval, until all are done."""
     left_s = dict(enumerate(lengths_s))
     waited_s = dict.fromkeys(left_s, 0.0)
     ran: list[int] = []

@@ -12,7 +12,7 @@ from tests.support.contenders import NOW_S, contender, crowds
 from tests.support.examples import examples
 
 WITHIN = 0.99
-"""Of the best mean, what the search finds on small instances."""
+"""Least ratio of the search's mean to the best mean, on small instances."""
 
 
 def mean_speedup(jobs: list[Contender], gpus: int, sizes: tuple[int, ...]) -> float:

@@ -1,4 +1,4 @@
-"""What holds for every scheme that merging is compared with."""
+"""Properties of every scheme that merging is compared with."""
 
 import pytest
 from hypothesis import given, settings

@@ -24,7 +24,7 @@ def auctions(draw: st.DrawFn) -> tuple[list[dict[int, float]], int]:
 
 
 def product(bids: list[dict[int, float]], sizes: tuple[int, ...]) -> float:
-    """Of all 1 / rho."""
+    """Return the product of all 1 / rho."""
     return math.prod(1.0 / bid[size] for bid, size in zip(bids, sizes, strict=True))
 
 
@@ -34,7 +34,7 @@ def allocations(bids: list[dict[int, float]], gpus: int) -> list[tuple[int, ...]
 
 
 def paid(bids: list[dict[int, float]], gpus: int, sizes: tuple[int, ...]) -> list[int]:
-    """What is kept of an allocation, straight from the definition of the hidden payments."""
+    """Return the kept part of an allocation, straight from the definition of the hidden payments."""
     kept = []
     for index, size in enumerate(sizes):
         others = bids[:index] + bids[index + 1 :]

@@ -1,4 +1,4 @@
-"""What each baseline of the auction does with a bid (section 5.1)."""
+"""Each baseline of the auction decides bids (section 5.1)."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is certified: plans as admitted against their bound, and apart from that what came of them."""
+"""Certificates: admitted plans against their bound, and separately their results."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Nodes that join, leave and go from zone to zone, and zones that are configured anew, with jobs on them."""
+"""Nodes join, leave and move between zones, and zones are reconfigured, with jobs on them."""
 
 import pytest
 

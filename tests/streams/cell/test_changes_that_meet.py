@@ -164,7 +164,7 @@ class CoolantWarm(FleetEvent):
 
 
 class CooledZone(AuctionZone):
-    """Says what it hears of coolants."""
+    """Records the reports about coolants in its decisions."""
 
     def apply(self, event: Event) -> None:
         if isinstance(event, CoolantWarm):

@@ -57,11 +57,11 @@ ORDERS = (
     lambda node, zone: NodeCordoned(cell="c", node=node),
     lambda node, zone: NodeUncordoned(cell="c", node=node),
 )
-"""Of an operator about a node, and perhaps a zone."""
+"""Events of an operator about a node, and perhaps a zone."""
 
 
 class LoanHistories(RuleBasedStateMachine):
-    """A cell that lends, what is said to it, and what its decisions say of its loans."""
+    """A cell that lends, its events, and the loans that its decisions show."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ class LoanHistories(RuleBasedStateMachine):
     @precondition(lambda self: self.runs)
     @rule(share=st.sampled_from((0.5, 1.0, 1.0, 1.0)), left_out=st.integers(0, 3))
     def run(self, share: float, left_out: int) -> None:
-        """What is out is reported, except for a few runs."""
+        """Report the results of what is assigned, except for a few runs."""
         for node, slot, job_id in sorted(self.runs)[left_out:]:
             before, quota, work = self.runs.pop((node, slot, job_id))
             done = min(before + int(quota * share), work)

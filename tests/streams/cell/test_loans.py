@@ -286,7 +286,7 @@ def busy_loan() -> tuple[CheckedBench, str]:
 
 
 def reclaim_of_busy(bench: CheckedBench) -> None:
-    """In slot 1, with the job running, s1 is wanted back by the end of slot 4."""
+    """In slot 1, with the job running, s1 is reclaimed by the end of slot 4."""
     bench.send(tick(1), started("s1", 1, 0))
     outcomes = bench.send(reclaimed(1, due_slot=5))
     assert [one.status for one in of_kind(outcomes, LoanChanged)] == ["draining"]

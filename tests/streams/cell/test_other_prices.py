@@ -39,7 +39,7 @@ def bench_under(policy: str) -> CheckedBench:
 
 
 def certificate(bench: Bench) -> tuple[int, int]:
-    """Of the zone: the planned welfare and its bound."""
+    """Return the zone's planned welfare and its bound."""
     auctioneer = bench.zone.auctioneer
     return auctioneer.welfare.planned_micros, auctioneer.prices.bound_micros
 

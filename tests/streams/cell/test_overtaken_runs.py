@@ -51,7 +51,7 @@ def overtaken(bench: CheckedBench) -> dict[int, str]:
 
 
 def ends_of(outcomes: list[Outcome]) -> list[JobRefunded]:
-    """Of job "j"."""
+    """Return the refunds of job "j"."""
     return [o for o in outcomes if isinstance(o, JobRefunded) and o.job_id == "j"]
 
 

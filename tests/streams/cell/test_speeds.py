@@ -1,4 +1,4 @@
-"""How fast a task is taken to be, and who answers when it is slower."""
+"""Assumed speed of a task, and the party that answers for a slower one."""
 
 import random
 
@@ -91,7 +91,7 @@ def test_false_speed_claim_pays_the_honest_price():
 
 
 def claim(**changes):
-    """A task that its user says trains 50 samples in a slot, of no shape that the zone knows."""
+    """Return a task that its user declares to train 50 samples in a slot, of a shape new to the zone."""
     return bid(**{"speed_samples_per_s": {"fast": 5.0}, "work_samples": 200, **changes})
 
 
@@ -174,7 +174,7 @@ def test_lost_node_fails_no_claim(bench):
     node = nodes_by_slot(admitted)[0]
     _, replanned = bench.send(tick(0), started(node, 0, 0), offline(node))[-2:]
     assert isinstance(replanned, JobReplanned)
-    # What the executor still had to say when it left changes nothing of that.
+    # A late report of the executor that left changes nothing of that.
     assert bench.send(progressed(node, 0, 5, node_s=SLOT_S))[1:] == []
 
 
@@ -330,7 +330,8 @@ def test_snapshot_keeps_awaited_late_report(bench):
 
 
 def trained(true_samples_per_s: float, declared: float, seed: int) -> int:
-    """What a user gains by a claim: 100 units for an adapter, less what it pays, on random others' load."""
+    """Return the gain of a user by a claim: 100 units for an adapter, less the payment, with a random load of
+    others."""
     bench = CheckedBench.configured(zones=(zone(horizon_slots=12),))
     rng = random.Random(seed)
     for number in range(rng.randint(0, 40)):

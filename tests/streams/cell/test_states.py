@@ -44,7 +44,7 @@ class Part:
 
 @dataclass
 class Whole:
-    """A field of each type that the codec knows."""
+    """A record with a field of each type that the codec has."""
 
     job: Job
     part: Part

@@ -1,4 +1,4 @@
-"""The bids of a slot decided together: when a solver is asked, what it is told, and what its answer does."""
+"""The bids of a slot decided together: when a solver is asked, its problem, and the effect of its answer."""
 
 import pytest
 

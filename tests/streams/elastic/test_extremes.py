@@ -209,7 +209,7 @@ class Extremes:
                 )
 
     def report(self, job_id: str) -> None:
-        """Whatever a node may say of a run, true or not."""
+        """Send any report of a run that a node may send, true or not."""
         order = self.nodes.leading[job_id]
         others = ["9" * 150, f"{'9' * 15}/{job_id}"]
         run_id = self.rng.choice([*3 * [order.run_id], *others])

@@ -1,4 +1,4 @@
-"""Nobody waits for ever, whatever others submit."""
+"""No job waits for ever, whatever others submit."""
 
 import random
 
@@ -235,7 +235,7 @@ def test_flood_of_several_users_delays_no_others(seed):
 
 
 def assert_that_others_start(rng: random.Random, flood: Flood, servers: int, a_turn_s: float) -> None:
-    """Those that come in the first minutes: within their patience and a turn of each user."""
+    """Assert that jobs of the first minutes start within their patience and a turn of each user."""
     jobs: list[str] = []
     for number in range(12):
         flood.round()

@@ -124,7 +124,7 @@ class History:
         self.send(ZoneConfigured(cell=CELL, zone=zone.model_copy(update={"gpu_types": types})))
 
     def loan(self) -> None:
-        """The inference side says something; whether it makes sense is the cell's to judge."""
+        """Send an event of the inference side; the cell decides whether it is consistent."""
         rng = self.rng
         number = len(self.bench.ledger)
         of_lender = {"cell": CELL, "zone": LENDER}

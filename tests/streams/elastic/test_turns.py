@@ -1,4 +1,4 @@
-"""Who comes first after waiting for too long, and which servers are held for them."""
+"""Order of jobs that have waited for too long, and the servers held for them."""
 
 import pytest
 

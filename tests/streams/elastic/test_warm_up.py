@@ -1,4 +1,4 @@
-"""What a worker folds before its first event, so that no round waits for a compiler."""
+"""A worker folds a history before its first event, so that no round waits for a compiler."""
 
 from schemas.elastic.outcomes import JobResized
 from schemas.loans import ReclaimPlanned

@@ -63,7 +63,7 @@ def released(outcomes: list[Outcome]) -> list[WorkersReleased]:
 
 
 def run(bench: ElasticBench, outcomes: list[Outcome]) -> list[WorkersAssigned]:
-    """Have the nodes start what they are told to; their commands."""
+    """Have the nodes start their assigned workers, and return the commands."""
     orders = assigned(outcomes)
     bench.send(*map(started, orders))
     return orders

@@ -1,4 +1,4 @@
-"""No user holds the devices of an experts zone for ever: who gives way for whom, and when."""
+"""No user holds the devices of an experts zone for ever: jobs that give way for others, and their times."""
 
 from itertools import pairwise
 from typing import Any
@@ -50,7 +50,7 @@ class World:
         """Time, job and reason."""
         self.told: list[Outcome] = []
         policy = {"patience_s": PATIENCE_S, "report_interval_s": STEP_S}
-        # Its nodes say nothing of a run between its begin and its end.
+        # Its nodes report nothing of a run between its begin and its end.
         self.send(moe_cell(nodes, order_timeout_s=1e7, **policy), tick(0.0))
 
     def send(self, *events: Any) -> None:
@@ -75,7 +75,7 @@ class World:
             self.send(submit(job_id, workload, user))
 
     def settle(self) -> None:
-        """All nodes say what they have to say."""
+        """Send all reports of all nodes."""
         while self.nodes.due:
             self.send(self.nodes.next_report(min(self.nodes.due)))
 
@@ -266,7 +266,8 @@ def test_preempted_job_follows_users_others():
 
 
 def waiting_for_its_devices() -> World:
-    """Ann's job has given way for that of ben, and one of its nodes has not said that its ranks are gone."""
+    """Return a world in which ann's job gives way for that of ben, and one of its nodes has yet to report the
+    end of its ranks."""
     world = World()
     world.submit("ann", a=endless(4))
     world.step()

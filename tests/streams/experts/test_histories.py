@@ -147,7 +147,7 @@ class History:
         self.send(submit(f"j{self.jobs}", workload, rng.choice(USERS)))
 
     def route(self, command: RanksAssigned) -> None:
-        """A leader tells what it has routed; the tokens may prefer another expert than before."""
+        """Report a leader's routed tokens, which may prefer another expert than before."""
         if self.rng.random() < 0.2:
             self.favourite = self.rng.randrange(EXPERTS)
         tokens = [[100 + 10 * layer] * EXPERTS for layer in range(LAYERS)]
@@ -162,7 +162,7 @@ class History:
             self.send(routed(command, *tokens, revision=revision, samples_done=done))
 
     def loan(self) -> None:
-        """The inference side says something; whether it makes sense is the cell's to judge."""
+        """Send an event of the inference side; the cell decides whether it is consistent."""
         rng = self.rng
         number = len(self.bench.ledger)
         of_lender = {"cell": CELL, "zone": LENDER}

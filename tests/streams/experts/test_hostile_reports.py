@@ -77,7 +77,7 @@ def test_whatever_nodes_report_every_job_ends(seed: int) -> None:
     history = HostileHistory(random.Random(seed), PATIENCES_S[seed % len(PATIENCES_S)])
     for _ in range(STEPS):
         history.step()
-    # Nodes were not asked before they were said to have ended: they say so themselves when they begin anew.
+    # Only nodes that were released report an end: nodes that restart report theirs unasked.
     for node in history.own:
         history.nodes.lose(node)
         history.come_back(node)

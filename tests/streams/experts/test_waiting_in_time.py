@@ -32,7 +32,7 @@ class Users:
         """The job of each user without services that has one."""
         self.left_s: dict[str, float] = {}
         self.waits_since_s: dict[str, float] = {}
-        """Of those of them that have no ranks."""
+        """Jobs among them that have no ranks."""
 
     @property
     def bound_s(self) -> float:

@@ -1,4 +1,4 @@
-"""An experts zone, case by case: who gets ranks, what is told to nodes, and how jobs end."""
+"""An experts zone, case by case: assignments of ranks, commands to nodes, and ends of jobs."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ from tests.support.room import limit_room
 
 
 class Script:
-    """A zone and its nodes, in good order unless a test says otherwise."""
+    """A zone and its nodes, which report in order unless a test sets otherwise."""
 
     def __init__(self, nodes: int = 2, lendable: int = 0, **policy: Any) -> None:
         self.bench = MoeBench()

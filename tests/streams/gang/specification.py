@@ -14,7 +14,7 @@ class Specification:
 
     work_samples: int
     all_know: bool = True
-    """Whether all members know how far the job is, or only the leader."""
+    """Whether all members report progress, or only the leader."""
     leaders: dict[int, str] = field(default_factory=dict)
     """By generation."""
     alive: set[Process] = field(default_factory=set)
@@ -28,7 +28,7 @@ class Specification:
     furthest_samples: int = 0
     failures: int = 0
     ending: str | None = None
-    """How the job will end: `completed`, `refunded` or `withdrawn`."""
+    """End of the job to come: `completed`, `refunded` or `withdrawn`."""
 
     @property
     def may_begin(self) -> bool:
@@ -49,7 +49,8 @@ class Specification:
         self.alive |= {(node, self.generation) for node in nodes}
 
     def is_known(self, node: str, generation: int, finishes: bool) -> bool:
-        """Whether a report counts: of processes that are alive, or of all of the work done before."""
+        """Return whether a report counts: of processes that may still run, or of all of the work done
+        before."""
         if (node, generation) in self.alive:
             return True
         is_member = self.all_know and node in self.in_force and node not in self.done
@@ -61,10 +62,10 @@ class Specification:
             self._set(samples)
 
     progressed = started
-    """The same with progress."""
+    """A node reports its progress."""
 
     def finished(self, node: str, generation: int, samples: int) -> None:
-        """All of the work is done, if the node knows."""
+        """All of the work is done, if the node is one that reports progress."""
         if not self._knows(node, generation):
             self.ended(node, generation, samples)
             return

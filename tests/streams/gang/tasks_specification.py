@@ -49,7 +49,7 @@ class SpecifiedJob:
     failed_s: float | None = None
     """Time of the last failure after which the job backs off, by less than time goes on at once."""
     ending: str | None = None
-    """How the job will end: `completed`, `refunded` or `withdrawn`."""
+    """End of the job to come: `completed`, `refunded` or `withdrawn`."""
 
     @property
     def run_id(self) -> str:
@@ -66,7 +66,7 @@ class SpecifiedJob:
         return self.failed_s == now_s
 
     def has_run(self, node: str, generation: int) -> bool:
-        """Whether a report is of the run that may be alive."""
+        """Return whether a report is of a run that may still exist."""
         return self.is_alive and (node, generation) == (self.leader, self.generation)
 
     def progress(self, samples: int) -> None:
@@ -79,7 +79,7 @@ class SpecifiedJob:
 
 @dataclass
 class SpecifiedTask:
-    """A task. It is pending until no earlier run of its jobs is alive."""
+    """A task. It is pending while an earlier run of its jobs may still exist."""
 
     task_id: str
     job_ids: tuple[str, ...]
@@ -143,7 +143,7 @@ class TasksSpecification:
     # Orders of the zone
 
     def profile(self, job: SpecifiedJob, node: str) -> None:
-        """A profile run begins: of a new job of which nothing is alive, on an idle GPU."""
+        """A profile run begins: of a new job without any run, on an idle GPU."""
         assert job.stage == "new"
         assert not job.is_alive
         assert job.ending is None
@@ -213,10 +213,10 @@ class TasksSpecification:
         self._put_back(job)
         self.settle()
 
-    # Reports of a run that may be alive
+    # Reports of a run that may still exist
 
     def report(self, job: SpecifiedJob, report: RunReport, forecast_s: float) -> None:
-        """The leader of a run that may be alive reports.
+        """Apply the report of the leader of a run that may still exist.
 
         Args:
             forecast_s: forecast of the remaining time of the job's task after that.
@@ -317,7 +317,7 @@ class TasksSpecification:
         self.settle()
 
     def settle(self) -> None:
-        """Pending tasks begin once no earlier run is alive, and jobs are over once nothing of them is."""
+        """Pending tasks begin once no earlier run exists, and jobs are over once none of their runs does."""
         for task in self.tasks:
             jobs = [self.jobs[job_id] for job_id in task.job_ids]
             if not task.is_pending or any(job.is_alive for job in jobs):

@@ -66,7 +66,7 @@ class CountedGang(Gang):
 
 
 class LedGang(CountedGang):
-    """A gang only whose leader knows how far it is."""
+    """A gang whose leader alone reports progress."""
 
     ALL_TRACK_PROGRESS = False
 

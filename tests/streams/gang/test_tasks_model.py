@@ -66,7 +66,7 @@ class History:
         self.model = TasksSpecification(NODES)
         self.submitted = 0
         self.ends: set[str] = set()
-        """How jobs have ended."""
+        """Ends of jobs."""
         for _ in range(MOST_JOBS):
             self._submit()
 
@@ -152,7 +152,7 @@ class History:
         return RunProgressed(**place, samples_done=samples, node_s=0.0, complete=what == "ended")
 
     def _send_report(self, job: SpecifiedJob, report: RunReport) -> None:
-        """Send a report, which is ignored unless it is of a run that may be alive."""
+        """Send a report, which is ignored unless it is of a run that may still exist."""
         kept = self.runs.jobs.get(job.job_id)
         task = None if kept is None else self.runs.task_of(kept)
         generation = int(report.run_id.partition("/")[0])
@@ -197,7 +197,7 @@ class History:
     # Nodes, time, plans, and users
 
     def _restart(self, node: str) -> None:
-        """A node is online anew, and continues some of the runs that it has, or none."""
+        """A node is online again, and continues some of the runs that it has, or none."""
         alive = [job.run_id for job in self.model.jobs.values() if job.is_alive]
         held = tuple(run_id for run_id in alive if self.rng.random() < 0.4)
         self._send(NodeOnline(cell=CELL, node=node, base_model=MODEL, runners=("tuner",), runs=held))

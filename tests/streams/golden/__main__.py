@@ -1,4 +1,4 @@
-"""`make golden`: record the ledger and its chain anew, after a change of decisions that is meant."""
+"""`make golden`: record the ledger and its chain again, after an intended change of decisions."""
 
 import random
 

@@ -20,5 +20,6 @@ def fold() -> tuple[Cell, list[Decision]]:
 
 
 def state_of(cell: Cell) -> str:
-    """The layout of a cell's packed state, and its digest: what a ledger says of it where rules change."""
+    """Return the layout of a cell's packed state, and its digest, as a ledger records it where rules
+    change."""
     return f"{SNAPSHOT_VERSION} {state_digest(cell.packed())}\n"

@@ -1,4 +1,4 @@
-"""The same ledger gives the same bytes, on any machine and after any change that is not meant to."""
+"""An equal ledger gives equal bytes, on any machine and after any change that should keep them."""
 
 from schemas.auction.evidence import JobReplanned
 from schemas.decisions import JobRefunded, JobRejected, JobWithdrawn, NodeStatusChanged

@@ -83,7 +83,7 @@ class History:
         return None
 
     def _done_sooner(self, command: Command) -> Iterator[RunFinished]:
-        """Runs may be done before their nodes hear that they are to end."""
+        """Runs may be done before their nodes receive the order to end them."""
         if not isinstance(command, TaskReleased) or self.rng.random() > 0.5:
             return
         jobs = [job for job in self.world.bench.jobs if job["job_id"] in command.job_ids]
@@ -243,7 +243,8 @@ def check_end(history: History) -> None:
 
 
 def check_commands(history: History) -> None:
-    """Who does not share is alone, rivals merge nobody, and no one is told to learn who has begun."""
+    """Assert that jobs that do not share are alone, rivals merge no job, and no receiver of a temporal merge
+    has begun."""
     generations: dict[str, tuple[int, str]] = {}
     for command in history.assigned:
         orders, merged = command.orders, len(command.orders) == 2

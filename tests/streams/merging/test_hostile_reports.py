@@ -65,7 +65,7 @@ class HostileHistory(History):
             super().step()
 
     def _place(self, job: dict[str, Any]) -> dict[str, Any]:
-        """A run of the job, most often one that it has, and how far that is said to be."""
+        """A run of the job, most often one that it has, with its reported progress."""
         rng, bench, job_id = self.rng, self.world.bench, job["job_id"]
         runs = [job["run_id"], job["run_id"], *ending_runs(job), "t1.1/j"]
         run = rng.choice([*runs, f"{max(job['generation'] - 1, 0)}/{job_id}"])

@@ -46,7 +46,7 @@ from tests.support.merging_script import Script, share
 from tests.support.twins import ZONE
 
 BESIDE_BYTES = 64 * 1_024
-"""Bytes of a record beside its value, with its key and headers."""
+"""Bytes of a record other than its value, with its key and headers."""
 LONG = 1234567890.1234567
 EPOCHS = 1234567.8901234567
 RATIO = 0.12345678901234567

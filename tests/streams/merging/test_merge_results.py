@@ -63,7 +63,7 @@ def judged(one: TuningJob, kind: KindOfJobs, of: TuningTask, *reports: TaskEvalu
 
 @pytest.fixture
 def kind() -> KindOfJobs:
-    """Whose jobs alone have an accuracy of 0.6 after two epochs."""
+    """Return a kind of jobs that alone have an accuracy of 0.6 after two epochs."""
     known = KindOfJobs.of(WORKLOAD)
     judged(job(), known, task("j", mode="normal"), *(evaluated(n, 0.3 * n) for n in (1, 2, 3)))
     return known

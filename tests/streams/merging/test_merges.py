@@ -266,7 +266,7 @@ def test_restarted_joint_run_is_same_merge(script):
     script.plan(share("a", "b", mode="spatial"))
     script.send(script.evaluated("b", 2.0, 0.7))
     assert script.job("b")["is_compared"]
-    script.send(started(script, "b", 0))  # its node's processes have begun anew
+    script.send(started(script, "b", 0))  # its node's processes have restarted
     assert script.job("b")["merge"] is not None
     assert (script.job("b")["is_compared"], script.job("b")["merge"]["best_accuracy"]) == (False, None)
 
@@ -308,7 +308,7 @@ def test_reports_of_ending_run_change_nothing(script):
 
 
 def transfers_with(mode: str, **fields: object) -> int:
-    """How many transfers there are between a job and one whose hyperparameters differ in these fields."""
+    """Return the number of transfers between a job and one whose hyperparameters differ in these fields."""
     script = Script(modes=(mode,))
     script.ready("a")
     script.ready("b", hyperparameters=TuningHyperparameters(batch_size=BATCH, **fields))

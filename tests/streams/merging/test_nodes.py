@@ -1,4 +1,4 @@
-"""Nodes come, fall silent, are cordoned, and leave; the zone is configured anew."""
+"""Nodes join, fall silent, are cordoned, and leave; the zone is reconfigured."""
 
 import pytest
 

@@ -220,7 +220,7 @@ def test_jobs_of_plan_share_fitting_node():
 
 
 def test_running_job_wins_over_equal_one():
-    """The solver's own answers: nobody is done sooner if the two take turns."""
+    """The solver's own answers: no job is done sooner if the two take turns."""
     script = Script(1, 1, prewarm_s=0.0)
     script.ready("a", "b", samples=80_000, sharing=False)
     (first,) = of(TaskChanged, script.solve())

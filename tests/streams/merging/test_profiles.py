@@ -29,7 +29,7 @@ def forecasts(outcomes: list[Outcome]) -> list[tuple[str, str, Facts]]:
 
 
 def parts(asked: SolveRequested) -> dict[str, str]:
-    """What each job may be in a merge."""
+    """Return the parts that each job may have in a merge."""
     return {unit.job_ids[0]: unit.part for unit in asked.problem.units}
 
 

@@ -34,7 +34,7 @@ def resumed(outcomes: list[Outcome]) -> dict[str, int]:
 
 
 def is_refused(script: Script, *job_ids: str) -> bool:
-    """Whether the jobs are not merged even where a plan says so."""
+    """Return whether the jobs are not merged even where a plan merges them."""
     asked = script.ask()
     assert {unit.part for unit in asked.problem.units} == {"none"}
     (decided,) = of(PlanDecided, script.answer(share(*job_ids), asked=asked))
@@ -116,7 +116,7 @@ def test_progress_saved_before_undo_is_unused(script):
 def test_saved_state_of_undone_merge_is_unused(script):
     script.plan(share("a", "b"))
     script.send(script.finished("a", 900), script.evaluated("b", 2.0, 0.06))
-    script.end("b", iterations=210)  # it stopped in an orderly way, before it was told of the undo
+    script.end("b", iterations=210)  # it stopped regularly, before it received the undo
     assert script.job("b")["iterations"] == 0
     (assigned,) = of(TaskAssigned, script.plan(share("b")))
     (order,) = assigned.orders

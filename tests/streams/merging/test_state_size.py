@@ -223,7 +223,7 @@ def test_answer_before_changed_similarity_is_unused():
 
 
 def test_longest_names_and_errors_fit_counted_bytes():
-    """Which is looked at after every event."""
+    """The bytes are checked after every event."""
     ids = [letter * LONGEST for letter in "ab"]
     nodes = tuple(
         node.model_copy(update={"id": f"n{index}".ljust(LONGEST, "x")})

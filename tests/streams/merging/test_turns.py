@@ -1,4 +1,4 @@
-"""Nobody waits forever: the longer a job waits, the more it weighs."""
+"""No job waits forever: the longer a job waits, the more it weighs."""
 
 import pytest
 

@@ -1,1 +1,1 @@
-"""What every policy decided about some thousand bids, as it was recorded; no rebuilding may change it."""
+"""Recorded decisions of every policy about some thousand bids, which no restructuring may change."""

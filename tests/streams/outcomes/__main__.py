@@ -1,4 +1,4 @@
-"""`make golden`: record what every policy decides anew, after a change of decisions that is meant."""
+"""`make golden`: record the decisions of every policy again, after an intended change of decisions."""
 
 from streams.installation import install_policies
 from tests.streams.outcomes.gangs import GANG_POLICIES, gang_table

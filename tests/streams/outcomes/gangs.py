@@ -87,7 +87,7 @@ def _lines(outcome: Outcome) -> Iterator[str]:
 
 
 def _leads(command: WorkersAssigned | RanksAssigned | TaskAssigned) -> bool:
-    """Whether a command is the first of those that say the same to each member."""
+    """Return whether a command is the first of those to the members of a generation."""
     assert isinstance(command, NodeCommand)
     return command.members[0].node == command.node
 

@@ -18,12 +18,12 @@ DEEDS = ("one", "another", "raise", "die", "hang")
 
 
 def problem(what: str) -> BatchProblem:
-    """One that says by its first slot what is to become of it."""
+    """Return a problem whose first slot encodes the solver's behaviour."""
     return BatchProblem(relative_gap=0.01, first_slot=DEEDS.index(what), classes=(), bids=())
 
 
 def as_asked(asked: BatchProblem, time_limit_s: float) -> BatchSolution:
-    """Does what the problem says."""
+    """Solve, or fail, as the problem encodes."""
     match DEEDS[asked.first_slot]:
         case "raise":
             raise ValueError("no room for\nthis")

@@ -32,7 +32,7 @@ class Broker:
         self.topic = topic_name(PREFIX, "snapshots")
         self.data: dict[bytes, bytes] = {}
         self.records: list[ReadRecord] = []
-        """Those of the input topics."""
+        """Records of the input topics."""
         self._closed = False
 
     def put(self, envelope: Envelope, value: bytes | None = None) -> None:

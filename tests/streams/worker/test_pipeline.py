@@ -27,7 +27,7 @@ JOBS_TOPIC = topic_name(PREFIX, JOBS)
 
 
 class Parses(Counter[str]):
-    """How often bytes became an event, and a claim."""
+    """Number of times that bytes became an event, and a claim."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__()

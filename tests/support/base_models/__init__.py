@@ -1,1 +1,1 @@
-"""Which architectures of transformers the multi-LoRA engine takes: each is built small and probed."""
+"""Architectures of transformers that the multi-LoRA engine supports: each is built small and probed."""

@@ -21,7 +21,7 @@ from tests.support.disturbed.nodes import CELL, LightRunners, ModelNode, Virtual
 STEP_S = 1.0
 TICK_S = 2.0
 SILENT_S = 15.0
-"""Intake says so of a node that has been down for so long."""
+"""Intake reports a node silent that has been down for this time."""
 _LONGEST_DELAY_S = 20.0
 
 
@@ -145,7 +145,7 @@ class World:
             self._cell_back_s = now_s + rng.uniform(10.0, 600.0)
 
     def _watch(self) -> None:
-        """See which nodes are alive, as intake does."""
+        """See which nodes are present, as intake does."""
         assert self.state.nodes is not None
         for name, node in self.nodes.items():
             since_s = self._down_since_s.get(name)

@@ -1,4 +1,4 @@
-"""A clock that stands until it is told to go, and nodes without a broker."""
+"""A clock that a test advances, and nodes without a broker."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -96,7 +96,7 @@ class Bench:
         return sorted(path.name for path in (self.root / "checkpoints" / job_id).glob("*"))
 
     def trained_alone(self, order: RunOrder, samples: int) -> tuple[TaskState, float]:
-        """The state and the last loss of a job that nobody disturbs."""
+        """Return the state and the last loss of a job that is not disturbed."""
         engine = FusedEngine(self.base, DatasetRoot(self.datasets))
         engine.attach(task_of(order))
         loss = float("nan")

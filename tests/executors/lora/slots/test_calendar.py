@@ -86,7 +86,7 @@ FORGED = st.tuples(
 
 @given(st.lists(st.lists(FORGED, max_size=2), min_size=1, max_size=5))
 def test_third_true_slot_after_forgery_is_obeyed(forged: list[list[Any]]) -> None:
-    """A cell of slots of ten seconds; before some of them somebody else writes up to two commands."""
+    """Another writer sends up to two commands before some of a cell's slots of ten seconds."""
     node, slot = Obedient(), 100
     for commands in forged:
         slot += 1

@@ -1,4 +1,4 @@
-"""Of a finished job the store keeps what it takes to report it again, whenever its process is killed."""
+"""The store keeps enough of a finished job to report it again, whenever its process is killed."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""A node whose disk is full says so in place of failing run after run."""
+"""A node whose disk is full reports that, in place of failing run after run."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A task that fails does so alone, and says whether it could do better elsewhere."""
+"""A task that fails fails alone, and its report states whether another node may succeed."""
 
 import dataclasses
 import os

@@ -1,4 +1,4 @@
-"""What the ranks tell, and what they are granted: all-to-all first."""
+"""Ranks announce collectives, and rank 0 grants them: all-to-all first."""
 
 from random import Random
 

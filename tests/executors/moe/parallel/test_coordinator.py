@@ -1,4 +1,4 @@
-"""Rank 0 hears nobody but the ranks of its group."""
+"""Rank 0 accepts messages only from ranks of its group."""
 
 import socket
 import time

@@ -1,4 +1,5 @@
-"""Whatever goes wrong on one rank, the others are told within a stated time, and go on in another group."""
+"""After any failure of one rank, the others are notified within a stated time, and continue in another
+group."""
 
 import pytest
 

@@ -57,5 +57,5 @@ def test_pieces_are_residents_and_single_experts(experts: int, resident: int) ->
     ]
     assert torch.equal(put_together(pieces), stacked)
     assert all(map(torch.equal, split_like(stacked, pieces), pieces))
-    if resident < experts:  # so that the whole can be let go
+    if resident < experts:  # so that the whole can be freed
         assert all(each.untyped_storage().nbytes() == each.nbytes for each in pieces)

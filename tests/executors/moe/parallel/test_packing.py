@@ -1,4 +1,4 @@
-"""How many experts a device hosts, and who exchanges tokens with whom."""
+"""Number of experts that a device hosts, and the ranks that exchange tokens."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""How tensors are cut into micro-ops, and how a trace is read."""
+"""Tensors are cut into micro-ops, and traces are read."""
 
 import pytest
 import torch
@@ -66,7 +66,7 @@ def test_chunks_keep_rows_and_sort_by_expert(
     assert [sum(route.sent) for route in made] == [len(each) for each in rows]
     assert sum(route.counts for route in made).tolist() == of.sum(0).tolist()
     for chunk, route in enumerate(made):
-        # What arrives, by the rank that it comes from and then by expert.
+        # Received tokens, by the sending rank and then by expert.
         experts = [
             expert
             for counts in received

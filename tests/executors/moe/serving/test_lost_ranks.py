@@ -1,4 +1,4 @@
-"""What the ranks of a service see when one of them is lost, or does otherwise."""
+"""Ranks of a service fail with an error when one of them is lost, or diverges."""
 
 from typing import Any
 

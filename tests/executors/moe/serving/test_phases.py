@@ -1,4 +1,5 @@
-"""Which placement a batch has, by what is forecast, what was chosen and what stands."""
+"""Placement of a layer's experts for a batch, from the forecast, the routed tokens and the standing
+placement."""
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ def test_without_forecast_placement_is_kept(scheme: str) -> None:
 def test_forecast_placement_replaces_first_one() -> None:
     planned = layout("balanced").plan(SKEWED)
     assert planned is not None
-    # One for each of the tokens' own devices, where expert 3 stays on the one that had it.
+    # A replica on each device with tokens; expert 3 stays on the device that had it.
     assert planned.replicas().tolist() == [4, 1, 1, 2]
 
 

@@ -1,4 +1,4 @@
-"""Which requests make a batch, and when they arrive."""
+"""Requests arrive, and are grouped into batches."""
 
 from itertools import pairwise
 

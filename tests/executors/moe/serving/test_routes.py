@@ -1,4 +1,4 @@
-"""Rows go to the slots that the counts say, and come back to where they were."""
+"""Rows go to the slots that the counts determine, and come back to their places."""
 
 import numpy as np
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""A service whose kernels nobody has compiled yet begins at once, and decides as one that has them."""
+"""A service whose kernels are not yet compiled begins at once, and its decisions are the same."""
 
 import os
 import subprocess
@@ -11,21 +11,21 @@ PROGRAM = """
 import sys, time
 import numpy as np
 from executors.moe.serving.kernels import ServiceKernels
-from executors.moe.serving.phases import Layout, Standing
-from solvers.experts.placement import Cluster, Demand
+from executors.moe.serving.phases import LayerLayout, StandingPlacement
+from solvers.experts.placement import DeviceGroup, ExpertDemand
 from solvers.experts.schemes import SCHEMES
 
 RANKS, EXPERTS, MOST = 2, 6, 4
 
 def placed():
     rng = np.random.default_rng(7)
-    cluster = Cluster(RANKS, MOST)
-    first = Standing.first(EXPERTS, cluster)
-    layout = Layout(SCHEMES["lina"], cluster, first, first.placement)
+    cluster = DeviceGroup(RANKS, MOST)
+    first = StandingPlacement.first(EXPERTS, cluster)
+    layout = LayerLayout(SCHEMES["lina"], cluster, first, first.placement)
     rows = []
     for _ in range(20):
         forecast, tokens = rng.integers(0, 90, (2, EXPERTS))
-        demand = Demand.of_counts(forecast)
+        demand = ExpertDemand.of_counts(forecast)
         settled = layout.settle(layout.plan(demand), demand, tokens)
         rows.append((settled.placement.lists(), settled.split.tolist(), settled.is_revised))
     return rows

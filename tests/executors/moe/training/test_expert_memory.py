@@ -1,4 +1,4 @@
-"""How much of a device's memory experts may take, where nobody says so."""
+"""Default share of a device's memory that experts may use."""
 
 from torch import nn
 

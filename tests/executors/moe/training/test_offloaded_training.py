@@ -11,17 +11,17 @@ from tests.support import trained_ranks as scenarios
 
 LAYERS = 3
 EXPERT_BYTES = 8 * (2 * 16 * 64 + 64 + 16)
-"""Of the tiny GPT-2."""
+"""Bytes of an expert of the tiny GPT-2."""
 
 
 def budget_of(resident: int) -> int:
-    """The least for so many experts of each layer and one that comes: of those that stay, a gradient that is
-    added up beside parameters, gradients and two moments; of the one, parameters and gradients."""
+    """Least budget for `resident` experts of each layer and one that is loaded: a resident one has
+    parameters, accumulated and new gradients and two moments; the loaded one has parameters and gradients."""
     return (resident * (4 * LAYERS + 1) + 2) * EXPERT_BYTES
 
 
 def assert_within(result: dict[str, Any], budget_bytes: int) -> None:
-    """That what the experts of a rank take of its device's memory is in the budget."""
+    """Assert that the experts of a rank stay within the budget of device memory."""
     resident = result["resident"][-1]
     assert result["kept_bytes"] == resident * LAYERS * 4 * EXPERT_BYTES
     assert result["visiting_bytes"] == EXPERT_BYTES

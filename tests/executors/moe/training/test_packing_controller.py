@@ -1,4 +1,4 @@
-"""When experts are packed anew, and how."""
+"""Experts are packed again at given times, by measured durations."""
 
 import pytest
 from hypothesis import given

@@ -129,7 +129,7 @@ def test_adapter_on_experts_is_kept_with_model(fleet: Fleet) -> None:
 
 
 def interrupted(fleet: Fleet) -> int:
-    """A job that is preempted in its midst; how far it is. The nodes have begun anew since."""
+    """Preempt a job halfway, restart the nodes, and return its progress."""
     for name in ("n1", "n2"):
         fleet.add(name, checkpoint_s=1e-3, progress_s=1e-3)
     fleet.assign("j", BOTH, training(2, LONG))

@@ -64,7 +64,7 @@ def test_receiver_starts_with_donor_matrices_and_base_head(
     loop.begin_next()
     loop.train(receiver, 7)
     assert_trained_alike(published(worker, "b"), loop.adapter())
-    # Before its own head is trained, the receiver's accuracy would say nothing of the donor's weights.
+    # Before its own head is trained, the receiver's accuracy would show nothing about the donor's weights.
     evaluations = reports_of(reports, TaskEvaluated)
     assert {(each.job_id, each.phase) for each in evaluations} == {("a", "own"), ("b", "own")}
 

@@ -1,4 +1,4 @@
-"""What goes wrong ends in time, and in words."""
+"""Each failure of a pipeline ends within a time limit, with an error message."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -52,7 +52,7 @@ def job(job_id: str, iterations: int = 12, generation: int = 1, done: int = 0, *
 
 
 def alone(job_id: str, base: SharedBase, settings: TunerSettings, folder: Path) -> dict[str, torch.Tensor]:
-    """What one process trains, without a pipeline."""
+    """Return the parameters that one process trains without a pipeline."""
     work = workload(12, hyperparameters=_HYPERPARAMETERS)
     LoneWorker(base, folder, settings).run(assigned("n1", order(job_id, work)))
     return Fleet(folder, settings).adapter(job_id)
@@ -140,7 +140,7 @@ def test_preempted_job_leaves_workers_to_next(node: Fleet, caplog: pytest.LogCap
     assert started["b/2"] == ended.samples_done > 0
     whole, parts = node.adapter("whole"), node.adapter("b")
     assert all(torch.equal(parts[name], matrix) for name, matrix in whole.items())
-    # A worker says of each task how long it has stood still before.
+    # A worker reports for each task how long it was idle before.
     switches = [line.partition(" switch_gap_s")[0] for line in caplog.messages if "switched" in line]
     assert switches.count("task switched jobs=b overlaps=false") == 4
     assert switches.count("task switched jobs=c overlaps=true") == 4

@@ -1,4 +1,4 @@
-"""How layers are cut into stages."""
+"""Layers are cut into stages."""
 
 from itertools import combinations, pairwise
 

@@ -1,4 +1,4 @@
-"""What a watcher and a summary show of elastic zones and of loans."""
+"""The views of `watch` and of summaries show elastic zones and loans."""
 
 import re
 from io import StringIO
@@ -138,7 +138,7 @@ def test_loans_and_their_effects_are_watched(bench: LivelyBench) -> None:
     first_s, second_s = "1970-01-01T00:03:00.000Z", "1970-01-01T00:04:00.000Z"
     for line in (
         "i0 of zone inf is on loan to zone z",
-        "own queued beside 0 other jobs: takes 75 s at least",
+        "own queued with 0 other jobs: takes 75 s at least",
         "own started with 4 workers on s0 x4 (training)",
         f"{server} is on its way back from zone z to inf, to be back by {first_s}",
         f"zone z: to give back {server}, by {first_s}: preempts no job, scales in roomy",

@@ -1,4 +1,4 @@
-"""What is measured in small simulations whose figures can be computed by hand."""
+"""Figures of small simulations equal those computed by hand."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What a watcher, a summary and `explain` show of an experts zone."""
+"""The views of `watch`, of summaries and of `explain` show an experts zone."""
 
 from infra.commands.explain import show
 from infra.figures.board import Board
@@ -95,14 +95,14 @@ def test_service_shows_placements_with_reasons():
     said = told(script(), "s")
     for line in (
         "serves tiny to prompts of prompts.jsonl, 1000 requests",
-        "jobs that wait beside it: 0; it needs 4 devices at once",
+        "other jobs that wait: 0; it needs 4 devices at once",
         "started with 4 ranks on n0 x2, n1 x2, generation 1",
         "n0 runs 2 of 4 ranks: generation 1, from 0 samples",
         "n0 has profiled it: 10 sample paths of 3 layers; 70% of estimates were right",
         "20000 tokens over 2 layers of 8 experts; up to 80% of a layer go to one expert",
         "its experts are placed by what its profile has counted: placement 1",
         "its placement follows the tokens, which go to other experts than before: placement 2",
-        "n1 is told placement 2, of 1 layer",
+        "n1 gets placement 2, of 1 layer",
     ):
         assert line in said, line
     assert any(line.startswith("layer 0: busiest device ") and "2 reports in a row" in line for line in said)
@@ -169,7 +169,7 @@ def test_lost_node_is_shown():
 
 def test_ranks_and_placements_are_watched():
     said = heard(script())
-    assert "s queued beside 0 other jobs: needs 4 ranks" in said
+    assert "s queued with 0 other jobs: needs 4 ranks" in said
     assert any(
         line.startswith("s placement 2 (popularity_shifted), 1 layer: the busiest device ") for line in said
     )

@@ -1,4 +1,4 @@
-"""What is measured in small simulations whose figures can be computed by hand."""
+"""Figures of small simulations equal those computed by hand."""
 
 import pytest
 
@@ -18,7 +18,8 @@ from tests.infra.simulation.merging.small import (
 from tests.support.boards import board_of
 
 JOBS = [(1.0, submit("zero")), (20.0, submit("one")), (21.0, submit("two"))]
-"""Of one task, for one GPU. "zero" has it from 10 s to 610 s; the others are merged then, if they may be."""
+"""Jobs of one task, for one GPU. "zero" has it from 10 s to 610 s; the others are merged then, if they may
+be."""
 GAINING = SmallTruth({("a", "a"): 3})
 
 

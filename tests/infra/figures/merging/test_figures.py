@@ -1,4 +1,4 @@
-"""What a watcher and a summary show of merging zones."""
+"""The views of `watch` and of summaries show merging zones."""
 
 import re
 from io import StringIO
@@ -92,7 +92,7 @@ def test_nodes_show_gpus_in_use() -> None:
 def test_profiles_plans_and_merges_are_watched() -> None:
     lines = heard(merged_run())
     for line in (
-        "zero queued: jobs that wait beside it: 0; it is profiled first",
+        "zero queued: other jobs that wait: 0; it is profiled first",
         "zero: profiled; not yet estimated, it is taken to need 1000 iterations",
         "zero: estimated: 1000 iterations until its target",
         "zone z: a solver is asked to share 1 GPU among 2 jobs; 1 pair of kinds may merge",

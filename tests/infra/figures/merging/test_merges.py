@@ -1,4 +1,4 @@
-"""Which jobs were merged with whom, and for which of them the merge holds."""
+"""Merged pairs of jobs, and the jobs whose merges hold."""
 
 from typing import Literal
 

@@ -33,7 +33,7 @@ def ledger_of(bench: Bench, path: Path, *, twice: bool = False) -> Path:
 
 
 def crowd(bids: int) -> Bench:
-    """So many bids of 20 units each for one slot of half a fast or a whole slow node: five fit."""
+    """Send `bids` bids of 20 units for one slot of half a fast or a whole slow node: five fit."""
     bench = Bench.configured()
     for number in range(bids):
         bench.send(bid(f"j{number}", 20.0, work_samples=50, deadline_s=EPOCH_S + 10.0, memory_gib=1.0))
@@ -120,7 +120,7 @@ def test_expected_hours_appear_after_days_with_night(
     *_, latest = (o for decision in bench.decisions if isinstance(o := decision.outcome, ZonePriced))
     assert list(latest.expected_by_hour or ()) == expected
     bars = "▁" * 8 + "█" * 10 + "▁" * 6
-    told = f"from 0 to 24 o'clock UTC it expects {bars}; "
+    told = f"expected by hour (0 to 24 UTC): {bars}; "
     assert told in output
     figures = summarise(Board.of("c", bench.ledger, bench.decisions)).part(AuctionFigures)
     assert told in figures.headline()

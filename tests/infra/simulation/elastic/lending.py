@@ -1,4 +1,4 @@
-"""A cell of elastic jobs and of servers that serve inference, and what is said to it."""
+"""A cell of elastic jobs and of servers for inference, and the events sent to it."""
 
 from typing import Any
 

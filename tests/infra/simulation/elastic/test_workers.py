@@ -42,7 +42,7 @@ def played(
     pace: float = 1.0,
     lost_s: dict[str, float] | None = None,
 ) -> list[Said]:
-    """What nodes say, and when, because of commands at these times."""
+    """Return the reports of nodes to commands at these times, with their times."""
     workers, queue, said = VirtualWorkers("c", pace), EventQueue(), []
 
     def until(end_s: float) -> None:

@@ -1,5 +1,5 @@
-"""A small cell of fine-tuning jobs whose course can be told by hand: steps of a second on one GPU, no time
-lost at starts, and merges that help or harm as a test says."""
+"""A small cell of fine-tuning jobs whose times can be computed by hand: steps of a second on one GPU, starts
+without delay, and merges that help or harm as a test sets."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

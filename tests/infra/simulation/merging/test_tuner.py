@@ -22,7 +22,7 @@ ZONE = "z"
 
 
 class Nodes:
-    """What nodes say of the commands that they get."""
+    """Nodes' reports to the commands that they get."""
 
     def __init__(self) -> None:
         self.tuner = VirtualTuner(CELL, 1.0)
@@ -97,7 +97,7 @@ def test_job_is_evaluated_per_epoch_until_done():
 def profiled(
     iterations: int, limit_s: float = 60.0, truth: Truth | None = None, **fields: Any
 ) -> TaskProfiled:
-    """Of a job with a hundred steps in an epoch."""
+    """Return the profile of a job with a hundred steps in an epoch."""
     order = JobOrder(run_id="p1", job_id="a", user="ann", workload=workload(**fields), resume_iterations=0)
     command = ProfileOrdered(
         zone=ZONE, node="n0", order=order, gpus=1, iterations=iterations, limit_s=limit_s, fisher_samples=8
@@ -125,7 +125,7 @@ def test_task_stops_when_another_has_its_job():
     nodes = Nodes()
     nodes.tell(assigned("a"))
     nodes.run(60.0)
-    # The cell has lost n0, and has not heard of its first epoch.
+    # The cell has lost n0, and has not received its first epoch.
     nodes.tell(assigned("a", task="t2", generation=2, node="n1", resume=50))
     reports = nodes.run(1_000.0)
     assert {report.run_id for report in reports} == {"t2.2/a"}

@@ -1,4 +1,4 @@
-"""What the zone tells of jobs, such that all who read its log can follow: no GPUs are lost without a word."""
+"""Decisions of a zone account for all GPUs: every loss of a GPU has a decision."""
 
 from infra.simulation.simulator import SimulatedRun, Simulation
 from infra.workloads.drawing import draw_jobs
@@ -57,7 +57,7 @@ def test_lost_chain_before_receiver_is_no_merge():
 
 
 def test_job_losing_gpus_gets_release():
-    """In a busy zone of drawn jobs, a task that is released is told as changed in the same breath."""
+    """In a busy zone of drawn jobs, a task that loses GPUs is released in the same event."""
     cell = merging_cell(nodes=2, gpus=4, interval_s=120.0)
     jobs = draw_jobs(cell, 3, jobs=24, span_s=1_800.0)
     run = Simulation(cell, jobs).run()

@@ -1,4 +1,4 @@
-"""What `explain` says of elastic jobs, from the log of a cell that borrows and gives back servers."""
+"""`explain` describes elastic jobs, from the log of a cell that borrows and returns servers."""
 
 import pytest
 
@@ -48,8 +48,7 @@ def test_job_shows_demand_and_start(bench: LivelyBench) -> None:
         "1000 samples of data.jsonl, to train all weights of models/tiny",
         "8 workers of 1 GPU each; 1 samples/s with one, linear in workers; global batch 64",
         "admitted to the queue",
-        "jobs that wait beside it: 1, shorter ones go first; it takes 2 min with all the workers that "
-        "it can use",
+        "other jobs that wait: 1, shorter ones go first; it takes 2 min with all the workers that it can use",
     ]
     assert "i1 starts 4 of 8 workers: generation 1, from 0 samples" in said
 
@@ -74,7 +73,7 @@ def test_next_preemption_is_shown_while_true(bench: LivelyBench) -> None:
     latest = [d.outcome for d in bench.decisions if isinstance(d.outcome, ZoneStaffed)][-1]
     victim = latest.next_reclaims[0].preempts[0]
     before = lines(story(bench, victim))
-    assert "if servers are wanted back now: 0 of 3 on loan can go without a preemption" in before
+    assert "if servers are reclaimed now: 0 of 3 on loan can go without a preemption" in before
     server = latest.next_reclaims[0].preempting[0]
     assert f"  a reclaim of 1 would preempt {victim}, on {server}" in before
     reclaim(bench, 3, "r1", 13)

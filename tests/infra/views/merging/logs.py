@@ -11,7 +11,7 @@ from schemas.merging.estimates import MergeMode
 from tests.infra.simulation.merging.small import CELL, SmallTruth, merging_cell, simulated, submit
 
 JOBS = ((1.0, submit("zero")), (20.0, submit("one")), (21.0, submit("two")))
-"""Of one task, for one GPU. "zero" has it from 10 s to 610 s; the others are merged then."""
+"""Jobs of one task, for one GPU. "zero" has it from 10 s to 610 s; the others are merged then."""
 
 
 @cache
@@ -21,7 +21,7 @@ def merged_run(mode: MergeMode = "temporal", helps: int = 3) -> SimulatedRun:
 
 
 def told(run: SimulatedRun, job_id: str) -> list[str]:
-    """What `explain` says of a job."""
+    """Return the lines of `explain` about a job."""
     story = Story(job_id)
     for entry in run.ledger:
         story.fold_event(entry.offset, entry.envelope)
@@ -31,12 +31,12 @@ def told(run: SimulatedRun, job_id: str) -> list[str]:
 
 
 def heard(run: SimulatedRun) -> list[str]:
-    """What a watcher hears."""
+    """Return the changes that a watcher prints."""
     return [line for decision in run.decisions if (line := happening(decision)) is not None]
 
 
 def board_at(run: SimulatedRun, time_s: float) -> Board:
-    """What a watcher sees while the cell's clock shows this time."""
+    """Return the watcher's board at this time of the cell's clock."""
     later = (
         entry.offset
         for entry in run.ledger

@@ -16,7 +16,7 @@ def test_job_shows_target_and_profile() -> None:
         "an adapter of rank 8 of tiny, on 800 samples of a.jsonl, batch size 8, learning rate 0.001",
         "done at an accuracy of 0.6 on a.validation.jsonl, or after 1000 iterations",
         "admitted to the queue",
-        "jobs that wait beside it: 0; it is profiled first",
+        "other jobs that wait: 0; it is profiled first",
     ]
     for line in (
         "n0 profiles it on 1 GPU: 8 iterations or 60 s at most",
@@ -25,7 +25,7 @@ def test_job_shows_target_and_profile() -> None:
         "accuracy 0.1000 untrained; data loader 0.5 s, 800 records; 2 GiB; embedding of 3 values",
         "profiled; not yet estimated, it is taken to need 1000 iterations",
         "estimated: 1000 iterations until its target",
-        "a step takes 1 s with the fewest GPUs, its data loader 0.5 s, and it needs 2 GiB beside the base "
+        "a step takes 1 s with the fewest GPUs, its data loader 0.5 s, and it needs 2 GiB besides the base "
         "model",
     ):
         assert line in said, line
@@ -83,7 +83,7 @@ def test_half_undone_merge_is_shown_to_one() -> None:
     truth = ShortTruth({("b", "a"): 3}, short=frozenset("b"))
     run = simulated(merging_cell(modes=("spatial",)), jobs, truth)
     undone = (
-        "its merge is undone, it is to begin anew alone: after all 1000 iterations the accuracy of job two "
+        "its merge is undone, it is to restart alone: after all 1000 iterations the accuracy of job two "
         "is 0.55 at best, and its target is 0.6"
     )
     assert undone in told(run, "two")
@@ -118,7 +118,7 @@ def test_refused_profile_shows_field_and_unmerged_run() -> None:
 def test_job_of_known_kind_needs_no_profile() -> None:
     run = simulated(merging_cell(), [(1.0, submit("first")), (2_000.0, submit("second"))])
     said = told(run, "second")
-    assert "jobs that wait beside it: 0; it needs no profile run" in said
+    assert "other jobs that wait: 0; it needs no profile run" in said
     assert "jobs of equal data and hyperparameters have ended: 600 iterations until its target" in said
     assert not any("profiles it" in line for line in said)
 

@@ -1,4 +1,4 @@
-"""Who helps whom, from the log: pairs of tasks, what was forecast of them, and what came."""
+"""Donors and receivers from the log: pairs of tasks, their forecast gain and their result."""
 
 import json
 from pathlib import Path
@@ -75,7 +75,7 @@ def test_validation_data_separate_tasks_of_same_data() -> None:
 
 
 def test_a_heat_map_is_a_png(tmp_path: Path) -> None:
-    draw(list(found(merged_run()).values()), tmp_path / "map.png", "Who helps whom")
+    draw(list(found(merged_run()).values()), tmp_path / "map.png", "Donors and receivers")
     assert (tmp_path / "map.png").read_bytes().startswith(PNG)
 
 

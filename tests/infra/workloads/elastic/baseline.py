@@ -18,12 +18,12 @@ INTERVAL_S = 60.0
 
 @dataclass(frozen=True)
 class BaselineRun:
-    """How jobs fared, in the order of their submission."""
+    """Results of jobs, in the order of their submission."""
 
     queuing_s: list[float]
     completion_s: list[float]
     utilisation: float
-    """Of the GPUs, while jobs were submitted."""
+    """Utilisation of the GPUs, while jobs were submitted."""
 
 
 class Servers:

@@ -25,7 +25,7 @@ def requests() -> list[JobRequest]:
 
 
 def share(requests: list[JobRequest], chosen: list[bool]) -> tuple[float, float]:
-    """Of the jobs, and of the GPU time."""
+    """Return the chosen jobs' share of all jobs, and of all GPU time."""
     load = math.fsum(request.gpu_s for request, is_chosen in zip(requests, chosen, strict=True) if is_chosen)
     return sum(chosen) / len(requests), load / math.fsum(request.gpu_s for request in requests)
 

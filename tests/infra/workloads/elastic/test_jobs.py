@@ -28,7 +28,7 @@ def one(gpus: int, abilities: Abilities | None = None, scalable: bool = False) -
 
 
 def running_s(job: DrawnElasticJob, workers: int) -> float:
-    """How long the job really takes, from start to end on so many workers."""
+    """Return the job's true duration on `workers` workers, from start to end."""
     workload = job.workload
     speedup = workload.speedup[workers - 1] if workload.speedup else workers
     return workload.work_samples / (workload.samples_per_s * speedup)

@@ -434,7 +434,7 @@ def test_shrunk_horizon_keeps_price_for_reached_periods():
 
 
 MANY_CLASSES = [(math.ceil(1.03**step * 10), 1.0 + step % 7, 2.0 + step % 5) for step in range(1_000)]
-"""Offers of a thousand densities, the highest last: more than are told apart."""
+"""Offers of a thousand densities, the highest last: more than are distinguished."""
 
 
 def test_excess_classes_keep_bound_valid_and_small():

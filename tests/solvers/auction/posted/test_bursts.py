@@ -14,7 +14,7 @@ NODES = 4
 
 
 def sold_part(room_part: float, deviation: float, first_slot: int, burst_slots: int, days: int) -> float:
-    """Of the value of a day's bids, less the cost of their work, what was sold on the last of so many days.
+    """Return the sold share of the value of the last day's bids, less the cost of their work.
 
     On each, tasks of two node-slots that ask for a part of the day's room come in some slots, and may run for
     a day.

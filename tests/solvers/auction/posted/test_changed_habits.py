@@ -1,4 +1,4 @@
-"""What a day is worth that is unlike the days before it, to a zone that has learned their hours."""
+"""A day unlike the days before it, for a zone that has learned their hours."""
 
 import random
 from collections.abc import Callable
@@ -61,7 +61,8 @@ class Zone:
 
 
 def gain_by_hours_pct(habit: BidsPerSlot, day: BidsPerSlot) -> float:
-    """Of the sixth day over that of a zone that knows no hours, the mean over seeds."""
+    """Return the gain of the sixth day over that of a zone without hours, in percent, as the mean over
+    seeds."""
     gains = []
     for seed in SEEDS:
         worth = []

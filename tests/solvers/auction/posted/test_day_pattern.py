@@ -1,4 +1,4 @@
-"""What is learned of the hours of a day, and how far it is believed."""
+"""The hours of a day are learned, and weighted by their evidence."""
 
 import random
 import time
@@ -36,12 +36,12 @@ def by_day(slot: int) -> float:
 
 
 def noisy(slot: int) -> float:
-    """The same, a half more or less in each hour of each day."""
+    """Return the load of a slot, with a random change of up to a half for each hour of each day."""
     return by_day(slot) * random.Random(slot // PER_HOUR).uniform(0.5, 1.5)
 
 
 def expected_of_day(pattern: DayPattern) -> list[float]:
-    """Of a pattern whose present slot is the first of a day."""
+    """Return the expected loads of a day by a pattern whose present slot is the day's first."""
     return pattern.expected(PER_DAY).tolist()
 
 

@@ -1,4 +1,4 @@
-"""How much room was asked for at each price: against sorted lists of bids, and over time."""
+"""Requested room at each price: against sorted lists of bids, and over time."""
 
 import msgpack
 import numpy as np
@@ -23,7 +23,7 @@ BIDS = st.lists(st.tuples(DENSITIES, st.integers(1, 1_000)), min_size=1, max_siz
 
 
 def curve_of(sold, unsold=()) -> DemandCurve:
-    """What winners and then losers of one slot offered, a slot later and not faded yet."""
+    """Return the curve of winners' and then losers' offers in one slot, a slot later and not yet faded."""
     curve = DemandCurve(MEMORY_SLOTS)
     for density, units in sold:
         curve.sell(float(density), float(units), 3)
@@ -294,7 +294,7 @@ def test_losing_flood_keeps_memory_of_sales(density):
 
 
 def test_free_demand_is_usual_too():
-    """As many units as ever, of which nobody offers more than operation costs: no reason to forget."""
+    """Demand of the usual size from which no bid offers more than operation costs: no reason to forget."""
     steady = DemandCurve(MEMORY_SLOTS)
     for _ in range(2 * MEMORY_SLOTS):
         steady.sell(1.0, 10.0, 3)

@@ -83,11 +83,11 @@ def test_without_a_sale_nothing_is_known():
 
 @dataclass
 class Day:
-    """What a day's bids are worth, in micros beyond operation."""
+    """Value of a day's bids, in micros beyond operation."""
 
     won_micros: int = 0
     urgent_micros: int = 0
-    """Of those that won."""
+    """Value of the urgent bids that won."""
     lost_urgent_micros: int = 0
     rogue_paid_micros: int = 0
 
@@ -147,7 +147,7 @@ def test_urgent_tasks_find_room_among_patient_ones(seed):
 )
 @pytest.mark.parametrize("seed", range(3))
 def test_absurd_urgent_bids_reserve_little(seed, rogue_every, rogue_node_slots, most_part):
-    """What bids are worth that all can wait, where plans leave room in near slots for nobody but a rogue."""
+    """Value of bids that can all wait, where plans leave room in near slots only for a rogue."""
     undisturbed, disturbed = a_day(seed), a_day(seed, 0.0, rogue_every, rogue_node_slots)
     lost_micros = undisturbed.won_micros - disturbed.won_micros
     paid_micros = disturbed.rogue_paid_micros

@@ -159,7 +159,7 @@ def test_doubled_expectation_halves_assumed_room():
     for density in range(1, 200):
         curve.sell(float(density), 50.0, 4)
     curve.advance(np.ones(1), 2.0)
-    # So that nothing is added for demand that was not heard yet.
+    # So that nothing is added for demand that is not recorded yet.
     curve.slots = 1e6
     levels.rise(curve, AHEAD._replace(free=0.01, expected_slots=16.0), 0.0, least=math.inf)
     others.rise(curve, AHEAD._replace(free=0.005), 0.0, least=math.inf)
@@ -168,7 +168,7 @@ def test_doubled_expectation_halves_assumed_room():
 
 
 def levels_after(sold_units: float, slots: int, lost_units: float = 0.0) -> Levels:
-    """Of a full zone with room for 500 in a slot that sold so much in its first slots, all at 8."""
+    """Return the levels of a full zone with room for 500 that sold `sold_units` over its first slots at 8."""
     curve, levels = DemandCurve(HORIZON_SLOTS), Levels(HORIZON_SLOTS)
     for _ in range(slots):
         curve.sell(8.0, sold_units / slots, HORIZON_SLOTS)

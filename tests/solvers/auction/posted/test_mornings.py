@@ -1,4 +1,4 @@
-"""What a zone asks on the morning after a night without a bid."""
+"""Prices of a zone on the morning after a night without a bid."""
 
 import random
 from collections.abc import Collection

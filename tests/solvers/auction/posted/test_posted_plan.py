@@ -19,7 +19,7 @@ FLOOR_PART = 1 / 8
 
 
 def posted_prices(market, base: float) -> PostedPrices:
-    """Those that the market was drawn with."""
+    """Return the posted prices that the market was drawn with."""
     prices = PostedPrices(market, Calendar(0.0, 600.0))
     starts = [node_class.start for node_class in market.fleet.classes]
     prices.compute_price[:] = market.compute_price[:, starts]
@@ -29,7 +29,8 @@ def posted_prices(market, base: float) -> PostedPrices:
 
 
 def posted_cost(prices: PostedPrices, market, wanted, plan: Schedule) -> float:
-    """Of a plan: vendor, operation, and each node-slot's room at its posted price or at the least."""
+    """Return the cost of a plan: vendor, operation, and each node-slot's room at its posted price or at the
+    least."""
     operational = market.operational(wanted)
     parts = [plan.vendor_micros, plan.operational_micros]
     for slot, row in zip(plan.placement.slots, plan.placement.rows, strict=True):
