@@ -1,4 +1,4 @@
-"""What views show of orders and deliveries."""
+"""Views of orders and deliveries."""
 
 import pytest
 

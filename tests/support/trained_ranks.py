@@ -259,7 +259,7 @@ def passes_of_step(step: int, rank: int = 0, world: int = 1) -> list[LayerPass]:
 
 
 def collect_paths(rank: Rank) -> dict[str, list[int]]:
-    """Paths of steps with these balance losses, collected at the end, and once before if so told."""
+    """Paths of steps with these balance losses, collected at the end, and once before on request."""
     told = rank.arguments
     job = workload({"work_samples": 6 * len(told["balance"])})
     group = ProcessGroup.form(meet(rank), torch.device("cpu"), 20.0)

@@ -92,7 +92,7 @@ def _load_stock(directory: Path, config: PretrainedConfig) -> tuple[PreTrainedMo
         known = ", ".join(sorted(SPARSE_FAMILIES))
         raise BaseModelError(
             f"{directory}: no model with gated experts, since it has no {DESCRIPTION}, and its type "
-            f"{config.model_type!r} is none of those with experts of their own ({known}): a dense model is "
+            f"{config.model_type!r} has no experts of its own, as these have: {known}. A dense model is "
             "given experts by a job of kind moe-train (conversion)"
         )
     with _blamed_on(directory, "config.json", "use another model"):
