@@ -59,7 +59,7 @@ def _grants(role: Role) -> Iterable[tuple[Operation, Iterable[str]]]:
             yield "READ", (SOLVES_REQUESTED,)
         case "auditor":  # reads all records that a log follows from, and snapshots; writes nothing
             yield "READ", (*made_by_operators, SNAPSHOTS)
-            yield "DESCRIBE_CONFIGS", made_by_operators
+            yield "DESCRIBE_CONFIGS", (*made_by_operators, SNAPSHOTS)
 
 
 def topic_rights(role: Role, prefix: str) -> dict[str, frozenset[Operation]]:

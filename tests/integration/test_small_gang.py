@@ -191,7 +191,10 @@ def test_a_killed_process_costs_one_generation(
     (rank if victim == "rank" else service).kill()
     fleet.await_completed(job_id)
     changes = [(each["generation"], each["reason"]) for each in fleet.decided(LineChanged.TYPE, job_id)]
-    assert changes[:3] == [(1, "started"), (1, "run_failed"), (2, "resumed")]
+    assert changes[0] == (1, "started")
+    # A service that restarts more slowly than the timeout of its node is lost first.
+    assert changes[1] in ([(1, "run_failed")] if victim == "rank" else [(1, "run_failed"), (1, "node_lost")])
+    assert changes[2] == (2, "resumed")
     resumed = [each for each in fleet.decided(LineAssigned.TYPE, job_id) if each["generation"] == 2]
     assert {each["node"] for each in resumed} == set(NODES)
     starts = [each for each in fleet.events(RunStarted.TYPE, job_id) if each["run_id"] == f"2/{job_id}"]
