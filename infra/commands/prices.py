@@ -37,7 +37,7 @@ def prices(
         raise CommandError("--slot needs a ledger file: give it by --from")
 
     def has_begun(found: Cell) -> bool:
-        return slot is not None and zone in found.zones and _auction(found, zone).book.present_slot >= slot
+        return slot is not None and zone in found.zones and _auction(found, zone).present_slot >= slot
 
     with deciding("folding the ledger"):
         if ledger is not None:
@@ -50,7 +50,7 @@ def prices(
     by_node = auction.auctioneer.prices.of_node_slots().T.tolist()
     rows = {node: by_node[row] for node, row in sorted(auction.fleet.row_of.items())}
     if json:
-        fields = {"cell": cell, "zone": zone, "slot": auction.book.present_slot}
+        fields = {"cell": cell, "zone": zone, "slot": auction.present_slot}
         print_json({**fields, "first_slot": market.first_slot, "price_micros": rows})
         return
     for line in price_map(market.first_slot, rows):

@@ -145,7 +145,8 @@ class AuctionPolicy(MarketPolicy):
     @classmethod
     def _refuse_settings(cls, fields: Any) -> Any:
         """Refuse settings that it had before pdFTSP was a policy of its own."""
-        moved = [name for name in fields if name != "kind" and name in PdftspPolicy.model_fields]
+        own = PdftspPolicy.model_fields.keys() - cls.model_fields.keys()
+        moved = [name for name in fields if name in own]
         if moved:
             raise ValueError(f"{', '.join(moved)}: settings of policy pdftsp, write kind: pdftsp")
         return fields

@@ -306,7 +306,7 @@ def test_end_of_simulated_ledger_is_watched(capsys, monkeypatch, tmp_path):
     assert run(["watch", "--from", ledger]) == 0
     shown = capsys.readouterr().out
     assert f"{figures['jobs']} jobs" in shown
-    assert "priced by the demand of" in shown
+    assert "priced by demand of" in shown
     assert "base level" in shown
     assert "guard" in shown
     assert run(["watch", "--from", ledger, "--json"]) == 0

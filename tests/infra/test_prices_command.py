@@ -48,8 +48,8 @@ def test_award_raises_its_node_slots(capsys, tmp_path):
     ledger = ledger_of(tmp_path, bench)
     assert run(["prices", "c", "z", "--from", ledger, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    (plan,) = bench.zone.book.jobs.values()
-    taken = {(slot, bench.zone.fleet.nodes[row]) for slot, row in plan.rows.items()}
+    (plan,) = bench.zone.describe()["jobs"].values()
+    taken = {(each["slot"], each["node"]) for each in plan["plan"]}
     raised = {
         (shown["first_slot"] + index, node)
         for node, prices in shown["price_micros"].items()

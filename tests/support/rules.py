@@ -61,8 +61,8 @@ def count_from_zero(state: State) -> State:
 
 install_policies()
 FIRST = RULES
-FLOORED = replace(KINDS["auction"], zone="tests.support.rules:FlooredZone")
-SECOND_RULES = Rules(2, "0.2.0", {"auction": FLOORED}, count_from_zero)
+FLOORED = replace(KINDS["pdftsp"], zone="tests.support.rules:FlooredZone")
+SECOND_RULES = Rules(2, "0.2.0", {"pdftsp": FLOORED}, count_from_zero)
 BOTH = RuleBook((RULES.newest, SECOND_RULES))
 SECOND = RuleBook((SECOND_RULES,), {1: "0.1.0"})
 """Rule book of a program that has dropped the first rules."""

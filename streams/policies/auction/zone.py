@@ -229,6 +229,11 @@ class AuctionZone:
     def broken_invariants(self) -> Iterator[str]:
         yield from broken_invariants(self.zone, self.auctioneer, self.book, self.judge, self._jobs)
 
+    @property
+    def present_slot(self) -> int:
+        """Slot that runs now."""
+        return self.book.present_slot
+
     def describe(self) -> dict[str, Any]:
         """Describe the zone. Prices are figures by class of nodes, as in `ZonePriced`."""
         market, book, waiting = self.auctioneer.market, self.book, self.judge.describe()

@@ -176,13 +176,13 @@ class CooledZone(AuctionZone):
 
 def test_events_of_policy_about_nodes_reach_zones():
     fleet = INPUTS["fleet"]
-    auction = KINDS["auction"]
+    pdftsp = KINDS["pdftsp"]
     cooled = replace(
-        auction,
+        pdftsp,
         zone=f"{__name__}:CooledZone",
-        inputs=(*auction.inputs, Input(CoolantWarm, fleet)),
+        inputs=(*pdftsp.inputs, Input(CoolantWarm, fleet)),
     )
-    rules = replace(RULES.newest, policies={**RULES.newest.policies, "auction": cooled})
+    rules = replace(RULES.newest, policies={**RULES.newest.policies, "pdftsp": cooled})
     bench = Bench(Cell("c", RuleBook((rules,))))
     bench.send(configuration())
     assert only(bench.send(CoolantWarm(cell="c", node="a1")), EventIgnored).facts["case"] == "warm"

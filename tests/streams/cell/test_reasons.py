@@ -54,9 +54,9 @@ def test_a_foreign_reason_is_an_error(kind: str, outcome: Outcome) -> None:
 
 @pytest.fixture
 def without_reasons() -> Bench:
-    """A cell with an auction that has registered no reasons."""
-    auction = replace(KINDS["auction"], reasons={})
-    rules = replace(RULES.newest, policies={**RULES.newest.policies, "auction": auction})
+    """A cell with a policy that has registered no reasons."""
+    pdftsp = replace(KINDS["pdftsp"], reasons={})
+    rules = replace(RULES.newest, policies={**RULES.newest.policies, "pdftsp": pdftsp})
     bench = Bench(Cell("c", RuleBook((rules,))))
     bench.send(configuration(), tick(1))
     return bench

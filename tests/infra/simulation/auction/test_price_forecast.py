@@ -99,7 +99,7 @@ def test_self_pricing_zone_shows_basis_without_opening_prices(tmp_path: Path) ->
         1_000 * bench.zone.auctioneer.prices.basis.base_micros_per_unit
     )
     output = CliRunner().invoke(app_with("forecast"), ["forecast", str(ledger)]).stdout
-    assert "z finds its prices itself, from the demand of" in output
+    assert "z finds its prices itself, from demand of" in output
     assert yaml.safe_load(output) == {"z": {"basis": basis.model_dump(mode="json")}}
 
 
