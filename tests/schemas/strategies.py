@@ -188,7 +188,8 @@ def _consistent_moe(event: dict[str, Any]) -> None:
     if gating.get("mode") == "adaptive":
         gating["threshold"] = gating.get("threshold") or 0.0
     else:
-        gating.pop("threshold", None)
+        for name in ("threshold", "threshold_on"):
+            gating.pop(name, None)
 
 
 def _consistent_job(event: dict[str, Any]) -> dict[str, Any]:
