@@ -24,6 +24,8 @@ _START_S = 86_400.0 * 19_000
 """A midnight."""
 _GENERATED_DAYS = 6
 _RETRAIN_S = 86_400.0
+_TRAININGS = 8
+"""Fewest trainings of a series."""
 _TAIL = 0.95
 
 
@@ -122,7 +124,7 @@ def skills(series: LoadSeries, trained: _Latest) -> Mapping[str, Value]:
     selection = Selection(
         trained,
         interval_s=series.interval_s,
-        retrain_s=min(_RETRAIN_S, series.interval_s * len(series.loads) / 8),
+        retrain_s=min(_RETRAIN_S, series.interval_s * len(series.loads) / _TRAININGS),
     )
     forecasters: dict[str, Forecaster] = {
         "last_value": LastValue(),

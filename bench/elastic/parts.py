@@ -80,6 +80,7 @@ SIMULATED = Experiment[ElasticTrial, ElasticRunOutcome](
         "infra/lender",
         "infra/log",
         "infra/views",
+        "bench/elastic/goodput.py",
         "bench/elastic/simulated.py",
         # Versions of all libraries.
         "requirements.lock",

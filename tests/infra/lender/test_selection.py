@@ -21,10 +21,13 @@ class Always:
         return [self.load] * steps
 
 
-def selecting(near: float, far: float, trained: float | None = None, **settings: float) -> Selection:
-    """Among a first forecaster, a last one, and perhaps a trained one."""
+def selecting(
+    near: float, far: float, trained: float | None = None, evaluated_s: float = 86_400.0
+) -> Selection:
+    """Among a first forecaster, a last one, and perhaps a trained one, by the errors of a day."""
     train = None if trained is None else lambda _past, _until: Always(trained)
-    return Selection(train, standing={"first": Always(near), "last": Always(far)}, **settings)
+    standing = {"first": Always(near), "last": Always(far)}
+    return Selection(train, evaluated_s=evaluated_s, standing=standing)
 
 
 def run(selection: Selection, loads: list[float]) -> LoadHistory:
@@ -42,7 +45,7 @@ def test_without_errors_the_defaults_are_used() -> None:
     assert selection.comparison.used == "first"
 
 
-def test_smallest_error_of_last_day_is_used() -> None:
+def test_smallest_error_is_used() -> None:
     selection = selecting(0.3, 0.6)
     past = run(selection, [0.5] * PER_DAY)
     assert selection.forecast(past, STEPS) == [0.6] * STEPS
@@ -105,15 +108,15 @@ def test_season_wins_on_days_that_repeat() -> None:
     assert 0 < skill < 1
 
 
-def test_restart_evaluates_the_day_before() -> None:
-    past = history(saw_tooth(4, seed=1))
+def test_restart_evaluates_the_days_before() -> None:
+    past = history(saw_tooth(10, seed=1))
     selection = Selection()
     selection.forecast(past, STEPS)
-    assert selection.comparison.intervals == PER_DAY
+    assert selection.comparison.intervals == 3 * PER_DAY
     assert selection.comparison.used == "seasonal"
 
 
-def test_first_training_leaves_out_the_evaluated_day() -> None:
+def test_first_training_leaves_out_evaluated_days() -> None:
     asked: list[tuple[int, int]] = []
 
     def trainer(past: LoadHistory, until: int) -> Always:
@@ -121,7 +124,7 @@ def test_first_training_leaves_out_the_evaluated_day() -> None:
         return Always(0.5)
 
     selection = Selection(trainer)
-    past = history(saw_tooth(3, seed=1))
+    past = history([*saw_tooth(3, seed=1), 0.2])
     selection.forecast(past, 1)
     assert asked == [(past.last, past.last - PER_DAY - 1), (past.last, past.last - 1)]
     assert selection.comparison.intervals == PER_DAY
