@@ -40,9 +40,9 @@ def bench(
         int,
         bounded(least=1, most=256, help="Parallel runs, each on one core, where times do not matter."),
     ] = 1,
-    traces: Annotated[Path, typer.Option(help="Folder of real traces, for `auction`.", metavar="DIR")] = Path(
-        "traces"
-    ),
+    traces: Annotated[
+        Path, typer.Option(help="Folder of real traces, for `auction` and `elastic`.", metavar="DIR")
+    ] = Path("traces"),
     profiles: Annotated[
         Path,
         typer.Option(help="Folder of measured curves and step times, for `merging`.", metavar="DIR"),

@@ -5,16 +5,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from bench.elastic.forecasts import has_traces
 from bench.elastic.simulated import OUTCOME, ElasticRunOutcome, ElasticSetting, ElasticTrial, simulate
-from bench.elastic.table_3_5 import check_comparable, table_3_5, trials_by_row
+from bench.elastic.table_3_5 import BASIC_21, LABELS, check_comparable, table_3_5, trials_by_row
 from bench.figures import Conditions, Measurement, Result, Table, slope
 from bench.runs import Experiment
-from bench.suite import Suite, SuitePart, SuiteRun, by_size
+from bench.suite import Suite, SuitePart, SuiteRun, by_conditions, by_size
 from infra.workloads.elastic.jobs import SCALING_RANGE
 
 _BUSY_DAY = 4.0
 """A Monday."""
-_QUICK_ROWS = (1, 2, 7, 8, 9, 12, 13, 14)
+_QUICK_ROWS = (1, 2, 6, 7, 8, 9, 12, 13, 14, BASIC_21)
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def scope_of(conditions: Conditions) -> ElasticScope:
     if not conditions.quick:
         whole = ElasticSetting(conditions.seed)
         growth = tuple(replace(whole, days=days) for days in (2.0, 4.0, 8.0, 15.0))
-        return ElasticScope(whole, whole, growth, tuple(range(1, 15)))
+        return ElasticScope(whole, whole, growth, tuple(LABELS))
     day = ElasticSetting(conditions.seed, first_day=_BUSY_DAY, days=1.0)
     quarter = replace(day, factor=0.25)
     growth = tuple(replace(quarter, first_day=0.0, days=days) for days in (1.0, 2.0))
@@ -79,6 +80,7 @@ SIMULATED = Experiment[ElasticTrial, ElasticRunOutcome](
         "infra/lender",
         "infra/log",
         "infra/views",
+        "bench/elastic/goodput.py",
         "bench/elastic/simulated.py",
         # Versions of all libraries.
         "requirements.lock",
@@ -186,6 +188,7 @@ SUITE: Suite[ElasticScope, ElasticTrial, ElasticRunOutcome] = Suite(
         SuitePart("reclaiming", by_size("bench.elastic.algorithms:measure_reclaiming")),
         SuitePart("fifteen days", _fifteen_days),
         SuitePart("schemes", _schemes),
+        SuitePart("forecasts", by_conditions("bench.elastic.forecasts:measure_forecasts"), has_traces),
     ),
     scope=scope_of,
     experiment=SIMULATED,

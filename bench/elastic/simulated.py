@@ -80,6 +80,8 @@ class ElasticTrial:
     reclaiming: ReclaimingName = "preemption_cost"
     elastic_share: float | None = None
     """Share of elastic jobs, see `Abilities`; with 0 no job scales."""
+    elastic_are_fungible: bool = True
+    """Whether all elastic jobs are fungible, see `Abilities`."""
     scaling: ScalingName = "linear"
     alone: bool = False
     """Whether no other run may be parallel, because its times and memory are measured."""
@@ -101,6 +103,7 @@ class ElasticTrial:
         return Abilities(
             scenario=self.scenario,
             elastic_share=self.elastic_share,
+            elastic_are_fungible=self.elastic_are_fungible,
             scaling=_SCALING[self.scaling],
         )
 
@@ -116,6 +119,8 @@ class ElasticTrial:
             words.append(self.reclaiming)
         if self.elastic_share is not None:
             words.append(f"{self.elastic_share:.0%} elastic")
+        if not self.elastic_are_fungible:
+            words.append("21% fungible")
         if self.scaling != "linear":
             words.append(self.scaling)
         return f"{', '.join(words)}: {self.setting}"

@@ -36,9 +36,12 @@ _PRINTED: Mapping[int, tuple[float | None, ...]] = {
     14: (2_054, 43, 2_749, 10_229, 564, 52_458, 0.91, None, None),
 }
 
+BASIC_21 = 15
+"""Row 2 in the other reading of the fungible load (erratum L5): 21 % of it in all, elastic jobs included."""
+
 PRINTED: Mapping[int, Mapping[str, float]] = {
     row: {name: value for name, value in zip(METRICS, values, strict=True) if value is not None}
-    for row, values in _PRINTED.items()
+    for row, values in {**_PRINTED, BASIC_21: _PRINTED[2]}.items()
 }
 """Printed figures by row."""
 
@@ -57,6 +60,7 @@ LABELS: Mapping[int, str] = {
     12: "12 scaling: pollux",
     13: "13 scaling: lyra",
     14: "14 scaling: lyra, tuned",
+    BASIC_21: "2 basic, 21 % fungible",
 }
 """Labels by row."""
 
@@ -81,6 +85,7 @@ def trials_by_row(setting: ElasticSetting) -> Mapping[int, ElasticTrial]:
         12: replace(scaled, scheme="pollux", scaling="tuned"),
         13: scaled,
         14: replace(scaled, scaling="tuned"),
+        BASIC_21: ElasticTrial(setting, elastic_are_fungible=False),
     }
 
 

@@ -58,7 +58,8 @@ class LenderSettings(ServiceSettings):
     """Settings of one lender: `MILLRACE_LENDER_*`. `LendingParameters` explains those with its names."""
 
     lender_forecaster: Literal["lstm", "seasonal"] = "lstm"
-    """`lstm`: the seasonal-naive forecast until the LSTM beats it. That needs torch."""
+    """`lstm`: the best of the last value, the seasonal-naive forecast and the LSTM, which needs torch.
+    `seasonal`: the better of the first two."""
     lender_interval_s: Annotated[float, Field(ge=LEAST_INTERVAL_S, le=31_536_000)] = 300.0
     """Interval of forecasts; a load is expected at least once in it."""
     lender_steady_s: Annotated[float, Field(ge=0, le=604_800)] = 1_800.0
@@ -275,9 +276,9 @@ class LenderService:
         if isinstance(self._forecaster, Selection):
             compared = self._forecaster.comparison
             line |= {
-                "forecaster": "lstm" if compared.uses_trained else "seasonal",
-                "lstm_error": compared.trained_error,
-                "seasonal_error": compared.seasonal_error,
+                "forecaster": compared.used,
+                "skill": compared.skill,
+                **{f"{name}_error": error for name, error in compared.errors.items()},
                 "compared_intervals": compared.intervals,
             }
         _log.info("interval %s", " ".join(f"{name}={value}" for name, value in line.items()))
@@ -312,21 +313,21 @@ def event_id_of(event: InferenceEvent) -> str:
 
 def forecaster(settings: LenderSettings) -> Forecaster:
     """Return the forecaster of these settings; torch is loaded only for the LSTM."""
-    seasonal = SeasonalNaive()
+    without_training = Selection(interval_s=settings.lender_interval_s)
     if settings.lender_forecaster == "seasonal":
-        return seasonal
+        return without_training
     try:
         import torch
 
         from infra.lender.lstm import train
     except ModuleNotFoundError as error:
         _log.warning(
-            "no LSTM, as %s is not installed (extra `executors`): forecasts are seasonal", error.name
+            "no LSTM, as %s is not installed (extra `executors`): forecasts are the last value or seasonal",
+            error.name,
         )
-        return seasonal
+        return without_training
     torch.set_num_threads(1)
     return Selection(
-        seasonal,
         partial(train, seed=settings.lender_seed),
         interval_s=settings.lender_interval_s,
         retrain_s=settings.lender_retrain_s,

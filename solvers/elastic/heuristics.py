@@ -42,11 +42,14 @@ class FirstInFirstOut:
 
 
 class Opportunistic:
-    """Two queues, each first in, first out: jobs that may run on loaned servers get only those, and all
-    others get training servers.
+    """Two clusters, each with a queue that is first in, first out: jobs that may run on loaned servers are in
+    both queues and take idle servers of inference first, all others are in that of training servers alone.
 
-    The thesis queues fungible jobs at the inference cluster, where they use idle servers at a lower priority
-    than inference: that is a pool of all idle servers, which are reclaimed at any time.
+    The thesis queues fungible jobs at the inference cluster "so they can opportunistically use the idle
+    servers" (section 3.7.1), at a lower priority than inference: that is a pool of all idle servers, which
+    are reclaimed at any time. They remain in the queue of the training cluster: its usage rises from 0.72 to
+    0.74 (Table 3.5, rows 1 and 6), and without 21 % of its load it would fall. A job at the head of a queue
+    that finds no room blocks that queue.
     """
 
     keeps_order: ClassVar[bool] = True
@@ -63,13 +66,18 @@ class Opportunistic:
         allocation = Allocation(running, free_gpus)
         blocked: set[Pool] = set()
         for job in waiting:
-            pool: Pool = "loaned" if "loaned" in job.pools else "training"
-            if pool in blocked:
-                continue
-            if pool in job.open_pools and allocation.idle_gpus(pool) >= job.min_workers * job.gpus_per_worker:
-                allocation.start(job, pool)
+            queues: list[Pool] = [
+                pool for pool in reversed(POOLS) if pool in job.pools and pool not in blocked
+            ]
+            base_gpus = job.min_workers * job.gpus_per_worker
+            roomy = (
+                pool for pool in queues if pool in job.open_pools and allocation.idle_gpus(pool) >= base_gpus
+            )
+            pool = next(roomy, None)
+            if pool is None:
+                blocked.update(queues)
             else:
-                blocked.add(pool)
+                allocation.start(job, pool)
         return allocation.grants()
 
 

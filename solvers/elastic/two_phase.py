@@ -21,7 +21,9 @@ class TwoPhase:
 
     Phase 1 starts waiting jobs with their base demand, in the order of their running time with `max_workers`,
     then of their arrival; a job that does not fit is skipped. Idle GPUs and those of flexible workers are
-    available, so a running job keeps only its base demand.
+    available, so a running job keeps only its base demand. Beyond the thesis, a job that would start
+    on loaned servers starts on training servers if their idle GPUs let it have as many workers: it stays in
+    the pool where it starts, and reclaims take workers there.
 
     Phase 2 allocates the rest of each pool to the flexible demand of jobs that run or start there, by one
     knapsack per pool: a group per job, an item per number of extra workers. The value of an item is its
@@ -64,7 +66,7 @@ class TwoPhase:
         in the order of phase 1.
         """
         left = _capacity(running, free_gpus)
-        started = _start(waiting, left)
+        started = _decline_loans(_start(waiting, left), left, free_gpus)
         jobs = [(demand, demand.pools[0]) for demand in running] + started
         by_arrival = sorted(jobs, key=lambda job: job[0].arrival)
         extra = self._scale([job for job in by_arrival if not job[0].comes_last], left)
@@ -219,3 +221,34 @@ def _start(waiting: Sequence[JobDemand], left: dict[Pool, int]) -> list[tuple[Jo
                 started.append((demand, pool))
                 break
     return started
+
+
+def _decline_loans(
+    started: Sequence[tuple[JobDemand, Pool]], left: dict[Pool, int], free_gpus: Mapping[Pool, float]
+) -> list[tuple[JobDemand, Pool]]:
+    """Return the starting jobs, those on training servers that would have no more workers on loaned ones.
+
+    Jobs that span pools are left where they are. Only idle GPUs that no base demand takes count.
+
+    Args:
+        started: jobs and their pools, in the order of phase 1.
+        left: whole training GPUs of each pool besides all base demands; changed with the pools.
+        free_gpus: idle GPUs of each pool, in training GPUs.
+    """
+    idle = {pool: whole_gpus(free_gpus.get(pool, 0.0)) for pool in POOLS}
+    for demand, pool in started:
+        idle[pool] -= demand.min_workers * demand.gpus_per_worker
+    chosen: list[tuple[JobDemand, Pool]] = []
+    for demand, pool in started:
+        size, base_gpus = demand.gpus_per_worker, demand.min_workers * demand.gpus_per_worker
+        if not demand.spans_pools and pool == "loaned" and "training" in demand.open_pools:
+            workers = min((max(idle["loaned"], 0) + base_gpus) // size, demand.most_workers)
+            if min(idle["training"] // size, demand.most_workers) >= workers:
+                pool = "training"
+                for counted in (left, idle):
+                    counted["loaned"] += base_gpus
+                    counted["training"] -= base_gpus
+        more = min(max(idle[pool], 0) // size, demand.most_workers - demand.min_workers)
+        idle[pool] -= more * size
+        chosen.append((demand, pool))
+    return chosen

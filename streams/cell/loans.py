@@ -60,33 +60,38 @@ class Loans(Stateful):
             self._outcomes.add(EventIgnored(reason=refused.reason, facts=refused.facts))
 
     def pass_deadlines(self, since_s: float | None, time_s: float) -> None:
-        """Decide that reclaims are overdue, those that were due between two ticks."""
+        """Decide that reclaims are overdue that were due between two ticks: by due time, then by id."""
         if since_s is None:
             return
-        loans = (self._nodes.loans.get(server) for server in self._nodes.leaving)
-        for owner, reclaim in dict.fromkeys((loan.owner, loan.reclaim) for loan in loans if loan is not None):
-            if reclaim is not None and since_s <= reclaim.due_s < time_s:
-                self._outcomes.add(
-                    ReclaimEnded(
-                        owner=owner,
-                        reclaim_id=reclaim.id,
-                        status="overdue",
-                        missing=tuple(sorted(self._missing(owner, reclaim.id))),
-                        late_s=time_s - reclaim.due_s,
-                    )
+        overdue = {
+            (loan.reclaim.due_s, loan.reclaim.id, loan.owner)
+            for loan in self._nodes.loans.values()
+            if loan.reclaim is not None and since_s <= loan.reclaim.due_s < time_s
+        }
+        for due_s, id, owner in sorted(overdue):
+            self._outcomes.add(
+                ReclaimEnded(
+                    owner=owner,
+                    reclaim_id=id,
+                    status="overdue",
+                    missing=tuple(sorted(self._missing(owner, id))),
+                    late_s=time_s - due_s,
                 )
+            )
 
-    def follow(self, touched: dict[str, bool], time_s: float | None) -> None:
+    def follow(self, touched: Mapping[str, bool], time_s: float | None) -> None:
         """Change the records of servers that are back, or that operators have sent off or kept.
 
         Args:
             touched: see `NodePool.touched_loans`.
         """
+        ended = self._nodes.ended_loans()
         for server, was_leaving in touched.items():
+            if server in ended:
+                self._end(server, ended.pop(server), ended.values(), touched, _known(time_s))
+                continue
             loan, is_leaving = self._nodes.loans[server], server in self._nodes.leaving
-            if server not in self._layout.lent:
-                self._end(server, loan, _known(time_s), reversed(touched))
-            elif loan.reclaim is None and is_leaving != was_leaving:
+            if loan.reclaim is None and is_leaving != was_leaving:
                 self._change(server, replace(loan, since_s=_known(time_s)))
             elif loan.reclaim is not None and not is_leaving:
                 # An operator has kept a server that was to leave the cell: it is still reclaimed.
@@ -232,12 +237,20 @@ class Loans(Stateful):
         status = self._nodes.loan_status(server)
         self._outcomes.add(_changed(server, loan, status, loan.due_s if status == "draining" else None))
 
-    def _end(self, server: str, loan: Loan, time_s: float, touched: Iterable[str]) -> None:
-        """Remove the record of a server that is back, or that has left the cell."""
-        del self._nodes.loans[server]
+    def _end(
+        self, server: str, loan: Loan, others: Iterable[Loan], touched: Iterable[str], time_s: float
+    ) -> None:
+        """Decide that a server is back, or has left the cell.
+
+        Args:
+            others: loans of the same event that are decided after this one.
+            touched: servers of the event.
+        """
         self._outcomes.add(_changed(server, replace(loan, since_s=time_s), "returned"))
         reclaim = loan.reclaim
-        if reclaim is not None and not self._is_open(loan.owner, reclaim.id, touched):
+        if reclaim is None or any(other.is_of_reclaim(loan.owner, reclaim.id) for other in others):
+            return
+        if not self._is_open(loan.owner, reclaim.id, touched):
             self._outcomes.add(
                 ReclaimEnded(
                     owner=loan.owner,

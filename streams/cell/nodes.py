@@ -87,6 +87,8 @@ class NodePool(Stateful):
         self._connections, self._cordoned = {}, {}
         self._touched: dict[str, bool] = {}
         """Servers on loan with decisions of the present event, and whether they were leaving before it."""
+        self._ended: dict[str, Loan] = {}
+        """Loans that have ended with the present event, by server."""
 
     @property
     def watched(self) -> Collection[str]:
@@ -203,9 +205,17 @@ class NodePool(Stateful):
         touched, self._touched = self._touched, {}
         return touched
 
+    def ended_loans(self) -> dict[str, Loan]:
+        """Return the loans that have ended since the last call, by server."""
+        ended, self._ended = self._ended, {}
+        return ended
+
     def arrange(self, layout: Layout) -> None:
-        """Set the layout, and forget the nodes that have left the cell."""
+        """Set the layout, end the loans of servers that are back, and forget the nodes that have left the
+        cell. Zones are arranged afterwards, so the owner of a returned server counts it as its own."""
         before, self.layout = self.layout, layout
+        for server in [server for server in self.loans if server not in layout.lent]:
+            self._ended[server] = self.loans.pop(server)
         for node in before.zone_of.keys() - layout.zone_of.keys():
             self._connections.pop(node, None)
             self._cordoned.pop(node, None)

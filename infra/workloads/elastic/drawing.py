@@ -35,6 +35,7 @@ class ElasticOptions(DrawingOptions):
     policy."""
 
     elastic_share: _Share | None = None
+    elastic_are_fungible: bool = True
     heterogeneous_share: _Share = 0.10
     checkpoint_share: _Share = 0.0
     scaling: Literal["linear", "lossy"] = "linear"
@@ -62,6 +63,7 @@ def draw(drawing: Drawing) -> list[TimedEvent[Event]]:
         abilities = Abilities(
             scenario=policy.scenario,
             elastic_share=options.elastic_share,
+            elastic_are_fungible=options.elastic_are_fungible,
             heterogeneous_share=options.heterogeneous_share,
             checkpoint_share=options.checkpoint_share,
             scaling=_SCALING[options.scaling],

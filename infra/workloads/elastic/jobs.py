@@ -64,6 +64,9 @@ class Abilities:
     elastic_share: float | None = None
     """Share of elastic jobs; None for the scalable ones of the workload. A larger share adds other jobs, a
     smaller one leaves out scalable ones (Figures 3.14 and 3.15). `ideal` ignores it."""
+    elastic_are_fungible: bool = True
+    """Whether all elastic jobs are fungible, besides 21 % of the load; otherwise the 21 % are drawn among all
+    jobs (section 3.7.1 has both readings, erratum L5)."""
     heterogeneous_share: float = 0.10
     """Share of each day's jobs, in the scenarios that have heterogeneous jobs."""
     checkpoint_share: float = 0.0
@@ -103,7 +106,8 @@ def draw_abilities(requests: Sequence[JobRequest], abilities: Abilities, seed: i
 
     Fungible are 21 % of all jobs with 21 % of the load, none of them scalable; and all elastic jobs, because
     the thesis places elastic jobs on loaned servers first (section 3.5.3). In Basic, a quarter of the jobs,
-    with 57 % of the load, may run on loaned servers.
+    with 57 % of the load, may run on loaned servers. If elastic jobs are not fungible as such, it is 21 % of
+    the jobs and of the load in all, elastic ones among them by chance.
     """
     indices = range(len(requests))
     ideal = abilities.scenario == "ideal"
@@ -111,15 +115,11 @@ def draw_abilities(requests: Sequence[JobRequest], abilities: Abilities, seed: i
     if abilities.scenario == "heterogeneous":
         fungible: set[int] = set()
     else:
-        fungible = elastic | set(
-            chosen_by_share(
-                requests,
-                [index for index in indices if not requests[index].scalable],
-                FUNGIBLE_SHARE,
-                FUNGIBLE_SHARE,
-                random.Random(f"{seed}/elastic/fungible"),
-            )
-        )
+        adds = abilities.elastic_are_fungible or ideal
+        among = [index for index in indices if not (adds and requests[index].scalable)]
+        rng = random.Random(f"{seed}/elastic/fungible")
+        fungible = set(chosen_by_share(requests, among, FUNGIBLE_SHARE, FUNGIBLE_SHARE, rng))
+        fungible |= elastic if adds else set()
     if ideal:
         heterogeneous = set(indices)
     elif abilities.scenario == "basic":

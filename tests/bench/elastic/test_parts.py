@@ -57,7 +57,7 @@ def test_rivals_run_on_the_same_trace(tmp_path, quick):
 
 def test_full_form_has_all_rows_of_thesis(tmp_path):
     scope = scope_of(conditions(tmp_path, quick=False))
-    assert set(scope.rows) == set(range(1, 15))
+    assert set(scope.rows) == set(LABELS)
     assert (scope.setting.factor, scope.setting.first_day, scope.setting.days) == (1.0, 0.0, 15.0)
 
 

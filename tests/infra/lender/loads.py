@@ -3,7 +3,6 @@
 import random
 from collections.abc import Iterable
 
-from infra.lender.forecast import present_load
 from infra.lender.history import LoadHistory
 from schemas.cells import Borrower, Lending, Node, Zone
 from tests.support import cells
@@ -23,13 +22,6 @@ def history(loads: Iterable[float | None], kept_intervals: int = 14 * PER_DAY) -
         if load is not None:
             past.add(START_S + index * INTERVAL_S, load)
     return past
-
-
-class LastValue:
-    """Forecasts the present load: the baseline that any other forecaster must beat."""
-
-    def forecast(self, history: LoadHistory, steps: int) -> list[float]:
-        return [present_load(history)] * steps
 
 
 def saw_tooth(days: int, seed: int | None = None, noise: float = 0.01) -> list[float]:

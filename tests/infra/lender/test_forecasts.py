@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from infra.lender.forecast import SeasonalNaive
-from tests.infra.lender.loads import PER_DAY, LastValue, history, saw_tooth
+from infra.lender.forecast import LastValue, SeasonalNaive
+from tests.infra.lender.loads import PER_DAY, history, saw_tooth
 
 
 def one_step_error(forecaster, loads, first):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from infra.lender.forecast import LastValue
 from infra.lender.history import LoadHistory
 from infra.lender.lending import Lender, LendingParameters
 from schemas.decisions import EventIgnored, NodeMoved
@@ -17,7 +18,7 @@ from schemas.inference import (
     InferenceLoadReported,
 )
 from schemas.loans import LoanChanged, OfferAnswered, ReclaimPlanned, RefusedServers
-from tests.infra.lender.loads import CELL, INTERVAL_S, START_S, ZONE, LastValue, lending_zone
+from tests.infra.lender.loads import CELL, INTERVAL_S, START_S, ZONE, lending_zone
 from tests.support import cells
 from tests.support.examples import examples
 

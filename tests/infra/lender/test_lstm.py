@@ -1,17 +1,14 @@
-"""The LSTM learns from histories, the same each time; and what it is used for depends on how well it does."""
-
-import random
+"""The LSTM: what it learns from histories, the same each time."""
 
 import pytest
 
 pytest.importorskip("torch", reason="torch is in the extra `executors`")
 import torch
 
-from infra.lender.forecast import SeasonalNaive, Selection
-from infra.lender.history import LoadHistory
-from infra.lender.lstm import LAYERS, WINDOW, LoadNetwork, recent_loads, train
+from infra.lender.forecast import LastValue
+from infra.lender.lstm import CONTEXT, LAYERS, WINDOW, LoadNetwork, recent_loads, train
 from infra.workloads.elastic.loads import generate_load
-from tests.infra.lender.loads import INTERVAL_S, PER_DAY, START_S, LastValue, history, saw_tooth
+from tests.infra.lender.loads import PER_DAY, history, saw_tooth
 from tests.infra.lender.test_forecasts import one_step_error
 
 
@@ -23,28 +20,10 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-class Always:
-    """A forecaster with the same forecast for every interval."""
-
-    def __init__(self, load: float) -> None:
-        self.load = load
-
-    def forecast(self, history: LoadHistory, steps: int) -> list[float]:
-        return [self.load] * steps
-
-
-def run(selection: Selection, loads: list[float]) -> LoadHistory:
-    past = LoadHistory(INTERVAL_S)
-    for index, load in enumerate(loads):
-        past.add(START_S + index * INTERVAL_S, load)
-        selection.forecast(past, 1)
-    return past
-
-
 def test_the_network_is_that_of_the_thesis():
     network = LoadNetwork()
     assert (WINDOW, LAYERS, network.lstm.num_layers) == (10, 2, 2)
-    assert network(torch.zeros(3, WINDOW)).shape == (3,)
+    assert network(torch.zeros(3, WINDOW), torch.zeros(3, CONTEXT)).shape == (3,)
 
 
 @pytest.mark.long
@@ -65,12 +44,15 @@ def test_seed_determines_forecasts_without_global_random_state():
     state = torch.random.get_rng_state()
     first, again = (train(past, seed=7, steps=20) for _ in range(2))
     other = train(past, seed=8, steps=20)
-    assert first.forecast(past, 5) == again.forecast(past, 5) != other.forecast(past, 5)
+    states = [one.network.head.weight.tolist() for one in (first, again, other)]
+    assert states[0] == states[1] != states[2]
+    assert first.forecast(past, 5) == again.forecast(past, 5)
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
 def test_a_history_that_is_too_short_teaches_nothing():
-    assert train(history([0.5] * 50)) is None
+    assert train(history([0.5] * 61)) is None
+    assert train(history([0.5] * 62), steps=1) is not None
 
 
 def test_history_with_gaps_is_used_between_them():
@@ -87,81 +69,29 @@ def test_a_constant_history_gives_a_constant_forecast():
 
 
 def test_unknown_loads_of_window_repeat_earlier_ones():
-    assert recent_loads(history([0.1, 0.2, *[None] * 5, 0.7])) == [0.1] * 3 + [0.2] * 6 + [0.7]
-    assert recent_loads(history([0.3])) == [0.3] * WINDOW
-
-
-def test_while_nothing_is_trained_the_seasonal_forecast_counts():
-    selection = Selection(Always(0.4), lambda _past, _until: None)
-    past = run(selection, [0.5] * 600)
-    assert selection.forecast(past, 2) == [0.4, 0.4]
-    assert selection.comparison.trained_error is None
-
-
-def test_better_forecaster_of_last_day_is_used():
-    selection = Selection(Always(0.3), lambda _past, _until: Always(0.5), trained_steps=3)
-    past = run(selection, [0.5] * (2 * PER_DAY))
-    compared = selection.comparison
-    assert compared.uses_trained
-    assert (compared.trained_error, compared.seasonal_error) == pytest.approx((0.0, 0.2))
-    assert selection.forecast(past, 5) == [0.5, 0.5, 0.5, 0.3, 0.3]
-
-
-def test_lstm_falls_back_once_it_is_worse():
-    selection = Selection(Always(0.3), lambda _past, _until: Always(0.5))
-    past = run(selection, [0.5] * (2 * PER_DAY) + [0.3] * (PER_DAY // 2 + 3))
-    assert not selection.comparison.uses_trained
-    assert selection.forecast(past, 1) == [0.3]
-
-
-def test_as_good_is_not_better():
-    selection = Selection(Always(0.5), lambda _past, _until: Always(0.5))
-    run(selection, [0.6] * (2 * PER_DAY))
-    assert not selection.comparison.uses_trained
-
-
-def test_first_use_follows_a_judged_day():
-    asked: list[tuple[int, int]] = []
-
-    def trainer(past, until):
-        asked.append((past.last, until))
-        return Always(0.5)
-
-    selection = Selection(Always(0.3), trainer)
-    past = history([0.5] * (3 * PER_DAY))
-    selection.forecast(past, 1)
-    assert asked == [(past.last, past.last - PER_DAY - 1), (past.last, past.last - 1)]
-    assert selection.comparison.intervals == PER_DAY
-    assert selection.comparison.uses_trained
-
-
-def test_lstm_is_retrained_on_schedule():
-    times: list[int] = []
-    selection = Selection(Always(0.3), lambda past, _until: times.append(past.last), retrain_s=3_600.0)
-    past = run(selection, [0.5] * 40)
-    first = past.last - 39
-    assert sorted({time - first for time in times}) == [0, 12, 24, 36]
-
-
-def test_gaps_are_not_compared():
-    selection = Selection(Always(0.3), lambda _past, _until: Always(0.5), evaluated_s=50 * INTERVAL_S)
-    past = LoadHistory(INTERVAL_S)
-    for index in [*range(60), *range(80, 90)]:
-        past.add(START_S + index * INTERVAL_S, 0.5)
-        selection.forecast(past, 1)
-    assert selection.comparison.seasonal_error == pytest.approx(0.2)
+    assert recent_loads(history([0.1, 0.2, *[None] * 5, 0.7])) == [0.1] * 4 + [0.2] * 6 + [0.7]
+    assert recent_loads(history([0.3])) == [0.3] * (WINDOW + 1)
 
 
 @pytest.mark.slow
-def test_seasonal_forecast_stays_on_noise():
-    """The next burst does not follow from earlier ones, and the season is exact."""
-    rng = random.Random(2)
-    loads = [
-        0.5 + 0.4 * ((index * 7_919) % PER_DAY) / PER_DAY + rng.gauss(0, 0.001)
-        for index in range(3 * PER_DAY)
-    ]
+def test_noise_is_forecast_as_the_last_value() -> None:
+    """The changes of a random walk that are to come do not depend on those before."""
+    loads = [0.5]
+    noise = torch.randn(2 * PER_DAY, generator=torch.Generator().manual_seed(3)).tolist()
+    for change in noise:
+        loads.append(min(max(loads[-1] + 0.01 * change, 0.0), 1.0))
     past = history(loads)
-    selection = Selection(SeasonalNaive(), lambda past, until: train(past, until, steps=100))
-    selection.forecast(past, 1)
-    assert selection.comparison.intervals == PER_DAY
-    assert not selection.comparison.uses_trained
+    trained = train(past, steps=200)
+    assert trained is not None
+    assert trained.weight < 0.5
+    assert abs(trained.forecast(past, 1)[0] - loads[-1]) < 0.005
+
+
+@pytest.mark.slow
+def test_days_that_repeat_are_learnt() -> None:
+    loads = saw_tooth(4, seed=1, noise=0.002)
+    past = history(loads)
+    trained = train(past, until=past.last - PER_DAY)
+    assert trained is not None
+    error, of_last = (one_step_error(one, loads, 3 * PER_DAY) for one in (trained, LastValue()))
+    assert error < 0.8 * of_last

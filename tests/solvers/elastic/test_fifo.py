@@ -17,14 +17,20 @@ def test_unplaceable_head_blocks_others_too() -> None:
     assert FirstInFirstOut().allocate(waiting, [], training(8.0)) == []
 
 
-def test_unplaceable_head_blocks_its_queue_only() -> None:
+def test_unplaceable_head_blocks_or_goes_elsewhere() -> None:
     waiting = [
         demand("a", 0, (2, 2), pools=("loaned", "training"), barred_pools=frozenset(["loaned"])),
         demand("b", 1, (1, 1)),
         demand("c", 2, (1, 1), pools=("loaned", "training")),
     ]
+    grants = Opportunistic().allocate(waiting, [], {"training": 0.0, "loaned": 8.0})
+    assert grants == []
     grants = Opportunistic().allocate(waiting, [], {"training": 8.0, "loaned": 8.0})
-    assert grants == [WorkerGrant("b", 1, "training", "training")]
+    assert [(grant.job_id, grant.pool) for grant in grants] == [
+        ("a", "training"),
+        ("b", "training"),
+        ("c", "loaned"),
+    ]
 
 
 def test_elastic_jobs_run_at_base_demand() -> None:
@@ -50,26 +56,40 @@ def test_baseline_starts_in_order_without_resizing(round_: Round) -> None:
     assert started == [job.job_id for job in round_.waiting[: len(started)]]
 
 
-def test_fungible_jobs_wait_for_idle_servers() -> None:
+def test_fungible_jobs_are_in_both_queues() -> None:
     waiting = [
-        demand("a", 0, (4, 4), pools=("loaned", "training")),
-        demand("b", 1, (6, 6)),
-        demand("c", 2, (1, 1), pools=("training", "loaned")),
-        demand("d", 3, (2, 2)),
-        demand("e", 4, (2, 2)),
+        demand("a", 0, (4, 4), pools=("training", "loaned")),
+        demand("b", 1, (2, 2), pools=("training", "loaned")),
+        demand("c", 2, (6, 6)),
+        demand("d", 3, (1, 1)),
+        demand("e", 4, (1, 1), pools=("loaned", "training")),
     ]
     grants = Opportunistic().allocate(waiting, [], {"training": 9.0, "loaned": 3.0})
-    # `a` would fit on training servers, and `c` where `a` does not: neither is tried. `e` waits for its turn.
+    # `a` finds room on training servers alone. `c` does not, and blocks `d`, but not the queue of `e`.
     assert grants == [
-        WorkerGrant("b", 6, "training", "training"),
-        WorkerGrant("d", 2, "training", "training"),
+        WorkerGrant("a", 4, "training", "training"),
+        WorkerGrant("b", 2, "loaned", "loaned"),
+        WorkerGrant("e", 1, "loaned", "loaned"),
     ]
+
+
+def test_fungible_head_without_room_blocks_both_queues() -> None:
+    waiting = [
+        demand("a", 0, (4, 4), pools=("loaned", "training")),
+        demand("b", 1, (1, 1)),
+        demand("c", 2, (1, 1), pools=("loaned", "training")),
+    ]
+    assert Opportunistic().allocate(waiting, [], {"training": 3.0, "loaned": 3.0}) == []
 
 
 @given(rounds())
-def test_queues_start_in_order_of_arrival(round_: Round) -> None:
+def test_no_job_is_overtaken_within_its_queues(round_: Round) -> None:
     grants = Opportunistic().allocate(round_.waiting, round_.running, round_.free_gpus)
-    for fungible, pool in ((True, "loaned"), (False, "training")):
-        queue = [job.job_id for job in round_.waiting if ("loaned" in job.pools) == fungible]
-        started = [grant.job_id for grant in grants if grant.pool == pool]
-        assert started == queue[: len(started)]
+    pool_of = {grant.job_id: grant.pool for grant in grants}
+    left: set[str] = set()
+    """Pools that a job waits for."""
+    for job in round_.waiting:
+        if job.job_id in pool_of:
+            assert pool_of[job.job_id] not in left
+        else:
+            left.update(job.pools)

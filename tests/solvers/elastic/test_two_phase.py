@@ -420,3 +420,67 @@ def test_present_size_is_offered_with_strides(monkeypatch):
         for number, name in enumerate("abcd")
     ]
     assert TwoPhase(scaling_pause_s=100.0).allocate([], running, {"training": 4.0}) == []
+
+
+@pytest.mark.parametrize(
+    ("training", "loaned", "pool", "workers"),
+    [
+        (8, 2, "training", 8),
+        (8, 8, "training", 8),
+        (6, 7, "loaned", 7),
+        (2, 4, "loaned", 4),
+        (1, 2, "loaned", 2),
+        (3, 1, "training", 3),
+    ],
+)
+def test_loan_without_more_workers_is_declined(training, loaned, pool, workers):
+    elastic = job("elastic", 0, (2, 8), 600.0, pools=("loaned", "training"))
+    grants = TwoPhase().allocate([elastic], [], {"training": training, "loaned": loaned})
+    assert grants == [WorkerGrant("elastic", workers, pool, pool)]
+
+
+def test_flexible_workers_of_others_attract_no_job():
+    running = job("running", 0, (2, 8), 9_000.0, has=8)
+    elastic = job("elastic", 1, (2, 8), 600.0, pools=("loaned", "training"))
+    grants = TwoPhase().allocate([elastic], [running], {"training": 0, "loaned": 3})
+    assert grants == [WorkerGrant("elastic", 3, "loaned", "loaned")]
+
+
+def test_starting_jobs_share_idle_gpus():
+    jobs = [job(name, at, (1, 4), 600.0 + at, pools=("loaned", "training")) for at, name in enumerate("abc")]
+    grants = TwoPhase().allocate(jobs, [], {"training": 4, "loaned": 2})
+    assert [(grant.job_id, grant.pool, grant.workers) for grant in grants] == [
+        ("a", "training", 2),
+        ("b", "loaned", 2),
+        ("c", "training", 2),
+    ]
+
+
+def test_base_demands_of_others_come_before_width():
+    elastic = job("elastic", 0, (1, 8), 60.0, pools=("loaned", "training"))
+    rigid = job("rigid", 1, (6, 6), 600.0)
+    grants = TwoPhase().allocate([elastic, rigid], [], {"training": 8, "loaned": 3})
+    assert grants == [
+        WorkerGrant("elastic", 3, "loaned", "loaned"),
+        WorkerGrant("rigid", 6, "training", "training"),
+    ]
+
+
+@given(
+    least=st.integers(1, 4),
+    more=st.integers(0, 6),
+    training=st.integers(0, 12),
+    loaned=st.integers(0, 12),
+    prefers_loans=st.booleans(),
+)
+def test_loan_costs_a_lone_job_no_worker(least, more, training, loaned, prefers_loans):
+    pools = ("loaned", "training") if prefers_loans else ("training", "loaned")
+    alone = job("alone", 0, (least, least + more), 600.0, pools=pools)
+    without, with_loan = (
+        sum(
+            grant.workers
+            for grant in TwoPhase().allocate([alone], [], {"training": training, "loaned": gpus})
+        )
+        for gpus in (0, loaned)
+    )
+    assert with_loan >= without

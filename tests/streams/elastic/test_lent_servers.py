@@ -4,15 +4,16 @@ from typing import get_args
 
 import pytest
 
-from schemas.changes import NodeRetired
+from schemas.changes import NodeRegistered, NodeRetired
 from schemas.decisions import JobRejected
 from schemas.elastic.commands import WorkersAssigned
 from schemas.elastic.outcomes import ServersCleared
 from schemas.elastic.settings import Scenario
 from schemas.elastic.staffing import ZoneStaffed
+from schemas.loans import ReclaimEnded
 from streams.cell.cell import Cell
 from tests.support.elastic import CELL, GPUS, INTERVAL_S, submit, tick
-from tests.support.elastic_loans import LivelyBench, borrowing_cell, loaded, offered, reclaimed
+from tests.support.elastic_loans import LENDER, LivelyBench, borrowing_cell, loaded, offered, reclaimed
 
 
 def lent() -> LivelyBench:
@@ -151,3 +152,23 @@ def test_base_workers_are_replaced_instead_of_preemption() -> None:
     assert workers(bench) == {"base": {"s0": 4}}
     job = bench.job("j")
     assert (job["pool"], job["flexible_pool"], job["workers"]) == ("training", None, 4)
+
+
+@pytest.mark.parametrize("dues_s", [(190.0, 200.0), (200.0, 190.0), (200.0, 200.0)])
+@pytest.mark.parametrize("kept", [None, "i0", "i1"])
+def test_overdue_reclaims_are_in_due_order(dues_s: tuple[float, float], kept: str | None) -> None:
+    """The jobs on both servers do not stop, and an operator may retire one of the two and keep it after
+    all."""
+    bench = LivelyBench(borrowing_cell(servers=1, lent=3))
+    bench.tell(loaded(0.0), offered("i0", "i1"))
+    bench.tell(*(submit(id, 10**5, (GPUS, GPUS)) for id in ("a", "b", "c")))
+    bench.rounds(1, 1)
+    bench.send(reclaimed(1, dues_s[0], "r1"), reclaimed(1, dues_s[1], "r2"))
+    if kept is not None:
+        again = NodeRegistered(cell=CELL, node=kept, zone=LENDER, gpu_type="V100", tariff="flat")
+        bench.send(NodeRetired(cell=CELL, node=kept), again)
+    outcomes = bench.send(tick(240.0))
+    overdue = [one for one in outcomes if isinstance(one, ReclaimEnded)]
+    assert [one.status for one in overdue] == ["overdue", "overdue"]
+    by_due = sorted(zip(dues_s, ("r1", "r2"), strict=True))
+    assert [one.reclaim_id for one in overdue] == [id for _, id in by_due]

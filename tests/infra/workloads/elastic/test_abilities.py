@@ -45,6 +45,19 @@ def test_basic_has_21_percent_fungible_jobs(requests):
     assert not indices(drawn, "heterogeneous") | indices(drawn, "keeps_checkpoints")
 
 
+def test_fungible_load_in_both_readings(requests):
+    """21 % of it besides the elastic jobs, which have 36 %; or 21 % in all, some of it elastic."""
+    both = [draw_abilities(requests, Abilities(elastic_are_fungible=flag), seed=0) for flag in (True, False)]
+    (jobs, load), (jobs_in_all, load_in_all) = (
+        share(requests, [ability.fungible for ability in drawn]) for drawn in both
+    )
+    assert (jobs, load) == pytest.approx((0.26, 0.57), abs=0.02)
+    assert (jobs_in_all, load_in_all) == pytest.approx((0.21, 0.21), abs=0.015)
+    elastic = indices(both[1], "elastic")
+    assert elastic == indices(both[0], "elastic")
+    assert 0 < len(elastic & indices(both[1], "fungible")) < len(elastic)
+
+
 def test_advanced_adds_a_tenth_of_heterogeneous_jobs(requests):
     basic, advanced = (draw_abilities(requests, Abilities(scenario), 0) for scenario in ("basic", "advanced"))
     assert indices(advanced, "fungible") == indices(basic, "fungible")
@@ -63,7 +76,7 @@ def test_heterogeneous_has_no_fungible_jobs(requests):
 
 
 def test_in_ideal_all_jobs_can_do_all(requests):
-    drawn = draw_abilities(requests, Abilities("ideal"), 0)
+    drawn = draw_abilities(requests, Abilities("ideal", elastic_are_fungible=False), 0)
     assert all(ability.elastic and ability.fungible and ability.heterogeneous for ability in drawn)
 
 
