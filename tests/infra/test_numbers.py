@@ -28,6 +28,7 @@ HARMLESS = {
         *("n", "--cell", "c", "--zone", "z", "--gpu-type", "g", "--tariff", "t"),
         *NOWHERE,
     ],
+    "prices": ["c", "z", *NOWHERE],
     "quote": ["none.yaml", *NOWHERE],
     "simulate": ["--jobs", "2", "--span-slots", "2"],
     "submit": ["none.yaml", *NOWHERE],

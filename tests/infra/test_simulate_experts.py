@@ -69,7 +69,7 @@ def test_history_of_service_is_explained(capsys: pytest.CaptureFixture[str], fol
         "queues it, without a bid or a deadline",
         "started with",
         "has profiled it",
-        "its experts are placed by what its profile stage has counted: placement 1",
+        "its experts are placed by what its profile has counted: placement 1",
         "its placement follows the tokens, which go to other experts than before: placement 2",
         "gets placement 2",
     ):

@@ -192,6 +192,22 @@ def _consistent_moe(event: dict[str, Any]) -> None:
             gating.pop(name, None)
 
 
+def _consistent_profile(event: dict[str, Any]) -> None:
+    """Let steps be possible, points differ, and sequences be as long as their key."""
+    points = event.get("points") if "key" in event else None
+    for point in [*(points or []), *filter(None, [event.get("measured")])]:
+        point.update(step_s=max(point["step_s"], 1.0), micro_batch_size=1, tokens_per_sample=1.0)
+        if "exchange_s" in point:
+            point["exchange_s"] = min(point["exchange_s"], point["step_s"])
+        if point.get("gpus", 1) < point.get("nodes", 1):
+            point["gpus"] = point["nodes"]
+    if points:
+        event["points"] = points[:1]
+        length = event["key"]["sequence_tokens"]
+        event["key"]["sequence_tokens"] = 1 << length.bit_length() - 1
+        event["key"]["target_modules"] = sorted(event["key"]["target_modules"])
+
+
 def _consistent_job(event: dict[str, Any]) -> dict[str, Any]:
     """An event or a command about a job whose workload obeys the rules between its fields."""
     _consistent_orders(event)
@@ -200,6 +216,7 @@ def _consistent_job(event: dict[str, Any]) -> dict[str, Any]:
     workload = event.get("workload", {})
     _consistent_tuning(workload)
     _consistent_moe(event)
+    _consistent_profile(event)
     if workload.get("kind") == "elastic":
         fewest = workload.get("min_workers", 1)
         workload["max_workers"] = max(workload.get("max_workers", 1), fewest)

@@ -163,9 +163,12 @@ class TaskAllocation:
         """Report the tasks that were to continue with other GPUs, and got none."""
         for task in {task.task_id: task for task in stopped}.values():
             first = task.job_ids[0]
-            was_to_go_on = any(first in job_ids for job_ids in planned)
-            if was_to_go_on and self._tasks.jobs[first].task is None and task.task_id not in self._tasks.all:
-                self._tasks.separate(task, keeps=task.mode == "spatial")
+            share = next((share for ids, share in planned.items() if first in ids), None)
+            is_idle = self._tasks.jobs[first].task is None and task.task_id not in self._tasks.all
+            if share is not None and is_idle:
+                # Others were separated when they stopped; their jobs may be in new tasks by now.
+                if _goes_on(task, share):
+                    self._tasks.separate(task, keeps=task.mode == "spatial")
                 self._tasks.changed(task, "preempted")
 
     def _begin(self, share: Share, stopped: dict[str, TuningTask]) -> bool:

@@ -94,7 +94,7 @@ def test_elastic_zones_share_jobs_by_gpus():
 def test_zones_without_joint_drawing_are_refused():
     elastic = elastic_zone(id="e").model_dump_json().replace('"flat"', '"t"')
     both = configuration(zones=(zone(throughput=ROWS), Zone.model_validate_json(elastic)))
-    with pytest.raises(WorkloadError, match="policies auction, elastic, whose jobs are not drawn together"):
+    with pytest.raises(WorkloadError, match="policies pdftsp, elastic, whose jobs are not drawn together"):
         draw_jobs(both, 1)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
-from schemas.merging.problems import Share
+from schemas.merging.problems import Share, TransferMode
 from schemas.merging.reports import TaskProfiled
 from tests.streams.gang.specification import MOST_FAILURES
 
@@ -83,7 +83,7 @@ class SpecifiedTask:
 
     task_id: str
     job_ids: tuple[str, ...]
-    mode: str
+    mode: TransferMode
     members: dict[str, int]
     """GPUs by node, the leader first."""
     is_pending: bool = True
@@ -118,6 +118,10 @@ class TasksSpecification:
     """Orders to begin and to end runs."""
     ends: list[tuple[str, str]] = field(default_factory=list)
     """Jobs that are over, and how they ended."""
+    pairs: dict[tuple[str, ...], TransferMode] = field(default_factory=dict)
+    """Pairs that wait to be resumed, with their modes."""
+    barred: set[tuple[str, str, str]] = field(default_factory=set)
+    """Mode, donor and receiver of merges whose runs have failed."""
 
     def task_of(self, job: SpecifiedJob) -> SpecifiedTask | None:
         """Return the task that a job is part of."""
@@ -171,11 +175,17 @@ class TasksSpecification:
             return False
         first = tasks[0]
         if len(jobs) == 1:
-            return first is None or first.mode != "spatial" or len(first.job_ids) == 1
-        if first is not None and first.goes_on(share):
+            if first is None:
+                return all(mode == "temporal" for ids, mode in self.pairs.items() if share.job_ids[0] in ids)
+            return first.mode != "spatial" or len(first.job_ids) == 1
+        if (first is not None and first.goes_on(share)) or self.resumes(share):
             return True
         learners = there if share.mode == "spatial" else there[1:]
         return all(job.is_fresh for job in learners) and not any(job.never_merges for job in there)
+
+    def resumes(self, share: Share) -> bool:
+        """Whether a share resumes a pair in its mode."""
+        return self.pairs.get(share.job_ids) == share.mode
 
     def plan(self, shares: Sequence[Share], granted: Mapping[tuple[str, ...], Grant]) -> None:
         """A plan is carried out: what it leaves out or changes stops, and what it has begins.
@@ -190,27 +200,39 @@ class TasksSpecification:
             for task in self.tasks
             if unfit.isdisjoint(task.job_ids) and not self.keeps(task) and not any(map(task.is_given, wanted))
         ]
+        given = {task.task_id: self._share_of(task, wanted) for task in stopped}
         for task in stopped:
             self._stop(task)
+            if task.mode == "spatial" and given[task.task_id] is None:
+                self._wait(task)
         begun = set()
         for share in sorted(wanted, key=lambda share: (-share.gpus, share.job_ids)):
             jobs = [self.jobs[job_id] for job_id in share.job_ids]
             idle = self.idle()
             if any(self.task_of(job) for job in jobs) or sum(idle.values()) < share.gpus:
                 continue
+            goes_on = self.resumes(share) or any(task.goes_on(share) for task in stopped)
+            self._forget_pairs(share.job_ids)
+            if len(jobs) == 2 and not goes_on and (share.mode, *share.job_ids) in self.barred:
+                continue
             begun.add(share.job_ids)
             task_id, members = granted[share.job_ids]
             assert sum(members.values()) == share.gpus
             assert all(gpus <= idle[node] for node, gpus in members.items())
-            if len(jobs) == 2 and not any(task.goes_on(share) for task in stopped):
+            if len(jobs) == 2 and not goes_on:
                 self._merge(jobs if share.mode == "spatial" else jobs[1:])
             self.tasks.append(SpecifiedTask(task_id, share.job_ids, share.mode, members))
+        for task in stopped:
+            share_of = given[task.task_id]
+            goes_on = share_of is not None and task.goes_on(share_of)
+            if task.mode == "spatial" and goes_on and task.job_ids not in begun:
+                self._wait(task)
         assert begun == set(granted)
         self.settle()
 
     def preempt(self, job: SpecifiedJob) -> None:
         """The zone stops the task of a job, to have another job profiled."""
-        self._put_back(job)
+        self._put_back(job, keeps=True)
         self.settle()
 
     # Reports of a run that may still exist
@@ -295,7 +317,7 @@ class TasksSpecification:
             nodes = [job.leader] if task is None else task.members
             if node in nodes and not any(each.in_force and each.run_id in held for each in runs):
                 # A profile run that is lost needs no order: the next one of the job replaces it.
-                self._put_back(job, without=node)
+                self._put_back(job, without=node, keeps=True)
             if node == job.leader and not job.in_force and job.run_id not in held:
                 job.is_alive = False
         self.settle()
@@ -318,6 +340,7 @@ class TasksSpecification:
 
     def settle(self) -> None:
         """Pending tasks begin once no earlier run exists, and jobs are over once none of their runs does."""
+        self._forget_pairs([job_id for job_id, job in self.jobs.items() if job.ending])
         for task in self.tasks:
             jobs = [self.jobs[job_id] for job_id in task.job_ids]
             if not task.is_pending or any(job.is_alive for job in jobs):
@@ -341,8 +364,10 @@ class TasksSpecification:
     def _count_failure(self, job: SpecifiedJob, permanent: bool, backs_off: bool) -> None:
         task = self.task_of(job)
         if task is not None and len(task.job_ids) == 2 and not permanent:
-            for job_id in task.job_ids:
-                self.jobs[job_id].never_merges = True
+            one, other = task.job_ids
+            self.barred.add((task.mode, one, other))
+            if task.mode == "spatial":
+                self.barred.add((task.mode, other, one))
             return
         job.failures += 1
         if backs_off:
@@ -365,17 +390,37 @@ class TasksSpecification:
             if job.is_alive:
                 job.void_generation, job.samples_done, job.furthest_samples = job.generation, 0, 0
 
-    def _put_back(self, job: SpecifiedJob, without: str = "") -> None:
-        """The task of a job stops, pending or not, or its profile run."""
+    def _put_back(self, job: SpecifiedJob, without: str = "", keeps: bool = False) -> None:
+        """The task of a job stops, pending or not, or its profile run.
+
+        Args:
+            keeps: whether a pair waits to be resumed.
+        """
         task = self.task_of(job)
         ending = [] if job.ending is None else [(job.job_id, job.ending)]
         if task is not None:
             self._stop(task, ending)
+            if keeps:
+                self._wait(task)
         elif job.in_force:
             job.in_force, job.released_s = False, self.now_s
             job.stage = "new" if job.stage == "profiling" else job.stage
             if without != job.leader:
                 self.orders.append(("end", job.leader, (job.run_id,), ending))
+
+    def _wait(self, task: SpecifiedTask) -> None:
+        """The jobs of a task that has stopped wait as a pair, if there are two."""
+        if len(task.job_ids) == 2 and not any(self.jobs[job_id].ending for job_id in task.job_ids):
+            self.pairs[task.job_ids] = task.mode
+
+    def _forget_pairs(self, job_ids: Iterable[str]) -> None:
+        """Pairs with these jobs no longer wait."""
+        jobs = set(job_ids)
+        self.pairs = {ids: mode for ids, mode in self.pairs.items() if jobs.isdisjoint(ids)}
+
+    @staticmethod
+    def _share_of(task: SpecifiedTask, shares: Iterable[Share]) -> Share | None:
+        return next((share for share in shares if task.job_ids[0] in share.job_ids), None)
 
     def _stop(self, task: SpecifiedTask, ending: Sequence[tuple[str, str]] = ()) -> None:
         """The GPUs of a task are free at once. Its runs are to end, if they have begun.

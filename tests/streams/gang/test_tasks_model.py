@@ -114,7 +114,7 @@ class History:
             for job in [job for job in self.model.jobs.values() if job.is_alive]:
                 what = "profile" if job.stage == "profiling" else "finished" if job.in_force else "ended"
                 self._send_report(job, self._report_of(job, what, job.samples_done))
-            self._plan(lambda job_ids: [share(job_id) for job_id in job_ids])
+            self._plan(self._settling_shares)
 
     # Reports
 
@@ -234,6 +234,12 @@ class History:
         self.model.plan(shares, granted)
         self._check()
 
+    def _settling_shares(self, job_ids: list[str]) -> Sequence[Share]:
+        """A plan with each waiting pair, and each other job alone."""
+        pairs = [Share(job_ids=ids, gpus=1, mode=mode) for ids, mode in self.model.pairs.items()]
+        paired = [job_id for pair in pairs for job_id in pair.job_ids]
+        return [*pairs, *(share(job_id) for job_id in job_ids if job_id not in paired)]
+
     def _drawn_shares(self, job_ids: list[str]) -> Sequence[Share]:
         """A plan: some tasks stay, some jobs are left out, and some are paired, not all of which may be."""
         rng, model = self.rng, self.model
@@ -251,6 +257,10 @@ class History:
                     )
                 )
                 job_ids = [job_id for job_id in job_ids if job_id not in task.job_ids]
+        for ids, mode in model.pairs.items():
+            if set(ids) <= set(job_ids) and rng.random() < 0.5:
+                shares.append(Share(job_ids=ids, gpus=rng.choice([1, 2]), mode=mode))
+                job_ids = [job_id for job_id in job_ids if job_id not in ids]
         while job_ids:
             first, gpus = job_ids.pop(), rng.choice([1, 1, 2, 3, 4])
             is_donor = model.jobs[first].is_fresh or not model.jobs[first].has_learned
