@@ -12,6 +12,7 @@ from schemas.base import (
     RelativePath,
     RunId,
     Samples,
+    SamplesPerSecond,
     Text,
     distinct,
 )
@@ -178,6 +179,8 @@ class RunProgressed(RunReport):
     # Omitted if it is the default, so that reports written before it was added keep their bytes.
     memory_gib: Annotated[TakenGib | None, Field(exclude_if=lambda gib: gib is None)] = None
     """Memory of the run besides the base model; None if not measured."""
+    samples_per_s: Annotated[SamplesPerSecond | None, Field(exclude_if=lambda speed: speed is None)] = None
+    """Measured speed of all processes of the run together, pauses excluded; None if not measured."""
     complete: bool
 
     @property

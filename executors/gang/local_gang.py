@@ -171,7 +171,8 @@ class LocalGang(Generic[C]):
     def _note(self, sender: RankProcess, message: RankProgress | Ended) -> None:
         if sender.joined:
             samples_done = max(message.samples_done, self._standing.samples_done)
-            self._standing = RunStanding(samples_done, message.loss, message.node_s)
+            speed = message.samples_per_s if isinstance(message, RankProgress) else None
+            self._standing = RunStanding(samples_done, message.loss, message.node_s, speed)
 
     def _note_ended(self, sender: RankProcess, message: Ended) -> None:
         if message.answers:

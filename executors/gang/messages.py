@@ -133,6 +133,8 @@ class RankProgress(Record):
     """Samples that are kept if the job ends now."""
     loss: float | None = None
     node_s: float
+    samples_per_s: float | None = None
+    """Measured speed of all ranks together; None before it is measured."""
     leads: bool
     """Whether the rank's node reports it to the cell: one node does."""
 

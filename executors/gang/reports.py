@@ -55,6 +55,7 @@ class RunStanding:
     samples_done: int
     loss: float | None = None
     node_s: float = 0.0
+    samples_per_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ class RunReports:
                 samples_done=standing.samples_done,
                 loss=standing.loss,
                 node_s=standing.node_s,
+                samples_per_s=None if complete else standing.samples_per_s,
                 complete=complete,
             )
         )
