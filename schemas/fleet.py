@@ -12,6 +12,7 @@ from schemas.base import (
     RelativePath,
     RunId,
     Samples,
+    SamplesPerSecond,
     Text,
     distinct,
 )
@@ -198,6 +199,8 @@ class RunProgressed(RunReport):
     """Most samples of a rank in one pass of the measured steps."""
     measured: Annotated[MeasuredSteps | None, Field(exclude_if=lambda steps: steps is None)] = None
     """Duration of its steps alone since the last report; None if none was measured."""
+    samples_per_s: Annotated[SamplesPerSecond | None, Field(exclude_if=lambda speed: speed is None)] = None
+    """Measured speed of all processes of the run together, pauses excluded; None if not measured."""
     complete: bool
 
     @property

@@ -3,8 +3,8 @@
 The node's own process does not import torch: a fork server does, and the ranks are forked from it.
 """
 
+from executors.elastic.settings import ElasticSettings
 from executors.gang.runner import GangRunnerKind
-from executors.settings import JobSettings
 from schemas.elastic.commands import WorkersAssigned, WorkersReleased
 
 
@@ -12,6 +12,6 @@ class ElasticTraining(GangRunnerKind):
     """See `GangRunnerKind`."""
 
     commands = (WorkersAssigned, WorkersReleased)
-    SETTINGS = JobSettings
+    SETTINGS = ElasticSettings
     RUNNER = "executors.elastic.runner:ElasticRunner"
     MODULES = ("executors.elastic.rank",)

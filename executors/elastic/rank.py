@@ -1,5 +1,7 @@
 """A rank of a data-parallel job: it trains its share of each batch, on any number of ranks."""
 
+import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -7,14 +9,16 @@ from pathlib import Path
 
 import torch
 from peft import PeftModel
+from pydantic import JsonValue
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from executors.elastic.runner import ElasticOrder
-from executors.gang.batches import IGNORED, global_batch, pad, share
+from executors.elastic.shares import BatchShares, KnownWorkers
+from executors.gang.batches import IGNORED, global_batch, pad
 from executors.gang.checkpoints import MODEL_TENSORS, JobResult, Position, State
-from executors.gang.faults import raise_if_diverged
+from executors.gang.faults import is_out_of_memory, raise_if_diverged
 from executors.gang.group import ProcessGroup
 from executors.gang.models import (
     TrainableModel,
@@ -31,11 +35,14 @@ from executors.lora.base_model import load_tokenizer
 from executors.lora.batch import TokenSequence
 from executors.lora.checkpoint import ADAPTER_TENSORS, FIRST_MOMENT, OPTIMIZER_TENSORS, SECOND_MOMENT
 from executors.lora.dataset import DatasetError, DatasetRoot
+from executors.lora.faults import described
 from executors.lora.model_kind import BaseModelError, is_classifier, read_config, text_records
 from executors.lora.pretrained import load_pretrained, refuse_missing
 from executors.lora.randomness import derive_seed
 from executors.lora.records import with_columns
 from schemas.lora import LoraHyperparameters
+
+_log = logging.getLogger(__name__)
 
 
 def run_rank(order_json: str, connection: "Connection[bytes, bytes]") -> None:
@@ -69,6 +76,7 @@ class DataParallelTraining(ReplicatedTraining[ElasticOrder, SequenceShare]):
         super().__init__(rank, keeps_checkpoints=self._workload.keeps_checkpoints)
         self._hyperparameters = self._workload.hyperparameters
         self._present = Position()
+        self.shares: BatchShares
 
     def prepare(self) -> None:
         """See `GangTraining`.
@@ -82,10 +90,10 @@ class DataParallelTraining(ReplicatedTraining[ElasticOrder, SequenceShare]):
         form = with_columns(text_records(directory), workload.dataset.columns)
         self.dataset = self._data = DatasetRoot(order.dataset_root).open(workload.dataset.path, form=form)
         device, seed = self.rank.device, hyperparameters.seed
-        self._model = load_model(directory, workload.adapter, seed, device, workload.model)
+        self.model = load_model(directory, workload.adapter, seed, device, workload.model)
         length = hyperparameters.sequence_length
-        check_length(self._model.module, workload.model, "the job's sequences have", length)
-        self._parameters = dict(self._model.parameters())
+        check_length(self.model.module, workload.model, "the job's sequences have", length)
+        self._parameters = dict(self.model.parameters())
         # One vector for all gradients, so that a step adds them up over the ranks at once; the last
         # element is for the loss.
         size = sum(parameter.numel() for parameter in self._parameters.values())
@@ -99,6 +107,9 @@ class DataParallelTraining(ReplicatedTraining[ElasticOrder, SequenceShare]):
             each: (torch.zeros_like(each), torch.zeros_like(each)) for each in self._parameters.values()
         }
         self._optimizer = adamw(moments, hyperparameters.learning_rate, hyperparameters.weight_decay, 0)
+        self.shares = BatchShares(
+            f"{order.node}/{order.gpu}", _gpu_type(device), hyperparameters.micro_batch_size
+        )
         # The first pass of a process takes longer, so it runs before others wait for it.
         self._loss(self.share(0, len(self._batch())).sequences).backward()
         self._sums.zero_()
@@ -114,24 +125,16 @@ class DataParallelTraining(ReplicatedTraining[ElasticOrder, SequenceShare]):
 
     def share(self, rank: int, world: int) -> SequenceShare:
         batch = self._batch()
-        places = share(len(batch), rank, world)
+        places = self.shares.places(len(batch), rank, world)
         sequences = [
-            self._data.tokenized(batch[place], self._model.tokenizer, self._hyperparameters.sequence_length)
+            self._data.tokenized(batch[place], self.model.tokenizer, self._hyperparameters.sequence_length)
             for place in places
         ]
         return SequenceShare(places.start, sequences)
 
     def step(self, group: ProcessGroup, own: SequenceShare, loss_tokens: int) -> None:
-        self._sums.zero_()
-        micro = self._hyperparameters.micro_batch_size
-        for start in range(0, len(own.sequences), micro):
-            # Masks are drawn from a new seed for each micro-batch, so that they do not depend on earlier
-            # steps.
-            place = self._present.samples_done + own.first + start
-            torch.manual_seed(derive_seed(self._hyperparameters.seed, "dropout", place))
-            loss = self._loss(own.sequences[start : start + micro]) / loss_tokens
-            loss.backward()
-            self._sums[-1] += loss.detach()
+        while not self._accumulate(own, loss_tokens):
+            pass
         group.add_up("the gradient", self._sums)
         norm = float(torch.linalg.vector_norm(self._gradient))
         loss_value = float(self._sums[-1])
@@ -141,6 +144,19 @@ class DataParallelTraining(ReplicatedTraining[ElasticOrder, SequenceShare]):
         self._optimizer.step()
         done = self._present
         self._present = Position(done.samples_done + len(self._batch()), done.steps + 1, loss_value)
+        self.shares.end_step(group, self._hyperparameters.global_batch_size)
+
+    def begin(self, group: ProcessGroup) -> None:
+        self.shares.begin(group, self._hyperparameters.global_batch_size)
+
+    def step_terms(self) -> bytes:
+        return repr(self.shares.counts).encode()
+
+    def notes(self) -> JsonValue:
+        return self.shares.known.model_dump(mode="json")
+
+    def recall(self, notes: JsonValue) -> None:
+        self.shares.known = KnownWorkers.model_validate(notes)
 
     def tensors(self) -> Mapping[str, Mapping[str, Tensor]]:
         moments = {}
@@ -152,11 +168,56 @@ class DataParallelTraining(ReplicatedTraining[ElasticOrder, SequenceShare]):
         return {MODEL_TENSORS: model, OPTIMIZER_TENSORS: moments}
 
     def result(self, state: State) -> JobResult:  # noqa: ARG002 -- the model has it
-        files = self._model.files()
+        files = self.model.files()
         return JobResult({"": files}, "" if ADAPTER_TENSORS in files else None)
 
     def disagreement(self, name: str, ranks: list[int]) -> Exception:  # noqa: ARG002 -- there is one
         return DatasetError(f"{self._workload.dataset.path}: differs between the nodes of the job")
+
+    def _accumulate(self, own: SequenceShare, loss_tokens: int) -> bool:
+        """Add the gradient of the own share up, micro-batch by micro-batch.
+
+        Returns:
+            False if memory was too small: the micro-batch is now half as large, and all has to be added up
+            again, since a backward pass that was cut short leaves a part of its gradient.
+
+        Raises:
+            OutOfMemoryError, MemoryError, RuntimeError: memory is too small for one sequence.
+        """
+        self._sums.zero_()
+        micro, began_s = self.shares.micro_batch, time.monotonic()
+        try:
+            with self.shares.measured(len(own.sequences), self.rank.device):
+                for start in range(0, len(own.sequences), micro):
+                    self._add_gradient(own, range(start, start + micro), loss_tokens)
+                self._throttle(len(own.sequences), began_s)
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error) or not self.shares.shrink():
+                raise
+            fault = described(error)
+        else:
+            return True
+        # Here the error is gone, and with it the tensors of its traceback.
+        _log.warning(
+            "micro-batch halved job=%s sequences=%d error=%r",
+            *(self.rank.order.job_id, self.shares.micro_batch, fault),
+        )
+        if self.rank.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return False
+
+    def _throttle(self, sequences: int, began_s: float) -> None:
+        """Wait until the sequences have taken the time that the settings ask for."""
+        time.sleep(max(began_s + sequences * self.rank.order.least_sequence_s - time.monotonic(), 0.0))
+
+    def _add_gradient(self, own: SequenceShare, places: range, loss_tokens: int) -> None:
+        """Add the gradient of one micro-batch to the sums, and its loss."""
+        # Masks are drawn from a new seed for each micro-batch, so that they do not depend on earlier steps.
+        first = self._present.samples_done + own.first + places.start
+        torch.manual_seed(derive_seed(self._hyperparameters.seed, "dropout", first))
+        loss = self._loss(own.sequences[places.start : places.stop]) / loss_tokens
+        loss.backward()
+        self._sums[-1] += loss.detach()
 
     def _batch(self) -> list[int]:
         return global_batch(
@@ -171,7 +232,7 @@ class DataParallelTraining(ReplicatedTraining[ElasticOrder, SequenceShare]):
         device = self.rank.device
         batch = pad(sequences, device)
         with precision(device):
-            logits = self._model.module(
+            logits = self.model.module(
                 input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False
             ).logits
         return cross_entropy(
@@ -180,6 +241,10 @@ class DataParallelTraining(ReplicatedTraining[ElasticOrder, SequenceShare]):
             ignore_index=IGNORED,
             reduction="sum",
         )
+
+
+def _gpu_type(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def load_model(

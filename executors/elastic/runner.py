@@ -13,7 +13,11 @@ from executors.gang.runner import GangRunner, Releasing
 from schemas.elastic.commands import WorkersAssigned, WorkersReleased
 from schemas.elastic.workload import ElasticWorkload
 
-ElasticOrder = RankOrder[ElasticWorkload]
+
+class ElasticOrder(RankOrder[ElasticWorkload]):
+    """See `RankOrder`."""
+
+    least_sequence_s: float
 
 
 def members_of(command: WorkersAssigned) -> Members:

@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
-from pydantic import JsonValue, NonNegativeInt, PositiveInt
+from pydantic import Field, JsonValue, NonNegativeInt, PositiveInt
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
@@ -65,6 +65,9 @@ class TrainingState(Record):
     steps: NonNegativeInt
     loss: Loss | None
     dataset_digest: str | None
+    # Omitted without any, so that checkpoints written before it was added are read.
+    notes: Annotated[JsonValue, Field(exclude_if=lambda notes: notes is None)] = None
+    """Knowledge of the job's work that spares measurements."""
 
 
 class FinishedJob(Record):
@@ -127,7 +130,14 @@ class JobCheckpoints:
         check_record(final, finished.workload == self._workload, finished.path, path)
         return finished
 
-    def save(self, state: State, position: Position, dataset: JsonlDataset | None, generation: int) -> None:
+    def save(
+        self,
+        state: State,
+        position: Position,
+        dataset: JsonlDataset | None,
+        generation: int,
+        notes: JsonValue = None,
+    ) -> None:
         """Write a checkpoint.
 
         Raises:
@@ -140,13 +150,14 @@ class JobCheckpoints:
             steps=position.steps,
             loss=reportable(position.loss),
             dataset_digest=None if dataset is None else dataset.digest,
+            notes=notes,
         )
         files = {name: save_tensors(dict(tensors)) for name, tensors in state.items()}
         files[TRAINING_STATE] = about.model_dump_json().encode()
         self._store.save(self._job_id, generation, position.samples_done, files)
 
-    def read(self, checkpoint: Checkpoint, dataset: JsonlDataset | None) -> tuple[State, Position]:
-        """Return the state and position in a checkpoint.
+    def read(self, checkpoint: Checkpoint, dataset: JsonlDataset | None) -> tuple[State, Position, JsonValue]:
+        """Return the state, the position and the notes in a checkpoint.
 
         Raises:
             ValueError: it is of another job or format.
@@ -164,7 +175,7 @@ class JobCheckpoints:
             for name, content in checkpoint.files.items()
             if name != TRAINING_STATE
         }
-        return tensors, Position(about.samples_done, about.steps, about.loss)
+        return tensors, Position(about.samples_done, about.steps, about.loss), about.notes
 
     def publish(
         self, result: JobResult, position: Position, root: Path, path: str, generation: int

@@ -11,6 +11,8 @@ from executors.gang.messages import Failed
 from executors.lora.faults import described, is_permanent
 from executors.node.room import is_for_want_of_room
 
+_CPU_ALLOCATOR = "DefaultCPUAllocator"
+
 _NOTE_WAIT_S = 1.0
 """Time to wait for the note of a lost rank, which writes it to the shared disk before it ends (s)."""
 
@@ -32,7 +34,19 @@ def raise_if_diverged(loss: float, gradient_norm: float, samples_done: int) -> N
 
 def is_permanent_anywhere(error: BaseException) -> bool:
     """Return whether a job would fail on every node in the same way: nodes share data, models and seeds."""
-    return is_permanent(error) or isinstance(error, OutOfMemoryError | MemoryError)
+    return is_permanent(error) or is_out_of_memory(error)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether the memory of the device was too small.
+
+    On CUDA torch raises an error of its own type. On a CPU its allocator raises a RuntimeError that names it,
+    where a limit of the process or of the machine refuses the memory. Where the kernel grants it and ends a
+    process later, there is no error: the process is gone.
+    """
+    return isinstance(error, OutOfMemoryError | MemoryError) or (
+        isinstance(error, RuntimeError) and _CPU_ALLOCATOR in str(error)
+    )
 
 
 def note_of_peer(folder: JobFolder, generation: int) -> tuple[str, bool] | None:

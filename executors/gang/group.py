@@ -23,6 +23,11 @@ class DisagreementError(RuntimeError):
     """Ranks differ in their settings, plans or collectives."""
 
 
+def number_of(content: bytes) -> int:
+    """Return a digest of a content that `ProcessGroup.gather` can send."""
+    return int.from_bytes(blake2b(content, digest_size=_DIGEST_BYTES).digest(), "big")
+
+
 def disagreement_on(name: str, ranks: list[int]) -> Exception:
     """Return the error of ranks that differ from rank 0 in a content."""
     return DisagreementError(f"{name} of ranks {ranks} differs from that of rank 0")
@@ -98,8 +103,7 @@ class ProcessGroup:
         Raises:
             DisagreementError: a rank differs from rank 0.
         """
-        digests = (blake2b(content, digest_size=_DIGEST_BYTES).digest() for content in same.values())
-        rows = self.gather(where, [int.from_bytes(digest, "big") for digest in digests])
+        rows = self.gather(where, list(map(number_of, same.values())))
         for place, name in enumerate(same):
             others = [rank for rank, row in enumerate(rows) if row[place] != rows[0][place]]
             if others:

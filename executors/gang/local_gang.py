@@ -172,8 +172,10 @@ class LocalGang(Generic[C]):
     def _note(self, sender: RankProcess, message: RankProgress | Ended) -> None:
         if sender.joined:
             samples_done = max(message.samples_done, self._standing.samples_done)
-            measures = message.measures if isinstance(message, RankProgress) else StepMeasures()
-            self._standing = RunStanding(samples_done, message.loss, message.node_s, measures)
+            measures, speed = StepMeasures(), None
+            if isinstance(message, RankProgress):
+                measures, speed = message.measures, message.samples_per_s
+            self._standing = RunStanding(samples_done, message.loss, message.node_s, measures, speed)
 
     def _note_ended(self, sender: RankProcess, message: Ended) -> None:
         if message.answers:

@@ -143,6 +143,8 @@ class RankProgress(Record):
     loss: float | None = None
     node_s: float
     measures: StepMeasures = StepMeasures()
+    samples_per_s: float | None = None
+    """Measured speed of all ranks together; None before it is measured."""
     leads: bool
     """Whether the rank's node reports it to the cell: one node does."""
 

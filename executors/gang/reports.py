@@ -56,6 +56,7 @@ class RunStanding:
     loss: float | None = None
     node_s: float = 0.0
     measures: StepMeasures = field(default_factory=StepMeasures)
+    samples_per_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ class RunReports:
                 samples_done=standing.samples_done,
                 loss=standing.loss,
                 node_s=standing.node_s,
+                samples_per_s=None if complete else standing.samples_per_s,
                 complete=complete,
                 **standing.measures.model_dump(),
             )

@@ -19,7 +19,7 @@ from pydantic import JsonValue
 
 from executors.gang.checkpoints import FinishedJob, JobCheckpoints, JobResult, Position, State
 from executors.gang.folder import checkpoint_root, result_path
-from executors.gang.group import ProcessGroup, disagreement_on
+from executors.gang.group import ProcessGroup, disagreement_on, number_of
 from executors.gang.messages import (
     Ended,
     Joined,
@@ -31,6 +31,7 @@ from executors.gang.messages import (
 )
 from executors.gang.rank import EndReason, GangRank, Work
 from executors.gang.reports import reportable
+from executors.gang.speed import MeasuredSpeed
 from executors.lora.dataset import JsonlDataset
 from executors.node.checkpoints import StaleWriterError
 
@@ -70,6 +71,8 @@ class _StepBoundary:
     """Number of tokens in its share of the next step."""
     is_save_due: int
     """Whether a checkpoint is due; only rank 0's value counts."""
+    terms: int
+    """Digest of `step_terms`."""
 
 
 class GangTraining(Work[Order], Generic[Order, Share]):
@@ -109,6 +112,7 @@ class GangTraining(Work[Order], Generic[Order, Share]):
         self.saved_samples = 0
         self._saved_s = 0.0
         self._node_s = 0.0
+        self._speed = MeasuredSpeed()
         self._stepped_s: float | None = None
 
     # Interface of a job
@@ -189,6 +193,20 @@ class GangTraining(Work[Order], Generic[Order, Share]):
         """Return contents that must be the same on all ranks, by name for errors."""
         return {} if self.dataset is None else {"the dataset": self.dataset.digest.encode()}
 
+    def step_terms(self) -> bytes:
+        """Return the terms of the next step, which must be the same on all ranks."""
+        return b""
+
+    def begin(self, group: ProcessGroup) -> None:
+        """Prepare the steps of a generation, once all ranks have the same state."""
+
+    def notes(self) -> JsonValue:
+        """Return what a checkpoint keeps besides the state, on rank 0; None for nothing."""
+        return None
+
+    def recall(self, notes: JsonValue) -> None:
+        """Continue with the notes of a checkpoint, on rank 0."""
+
     def disagreement(self, name: str, ranks: list[int]) -> Exception:
         """Return the error of ranks that differ from rank 0 in one of the `identities`."""
         return disagreement_on(name, ranks)
@@ -214,6 +232,7 @@ class GangTraining(Work[Order], Generic[Order, Share]):
             group.compare("the start of a generation", same, self.disagreement)
         self.connect(group)
         self._agree(group)
+        self.begin(group)
         self._formed = group.membership
         ended = self._train(group)
         self.disconnect()
@@ -233,10 +252,14 @@ class GangTraining(Work[Order], Generic[Order, Share]):
                 self._save(group)
             if wish == StepRequest.REGROUP:
                 return None
+            self._refuse_other_terms(boundaries)
+            before = self.position.samples_done
             started_s = time.monotonic()
             self.step(group, own, sum(each.loss_tokens for each in boundaries))
             self._stepped_s = time.monotonic()
-            self._node_s += read_s + self._stepped_s - started_s
+            step_s = read_s + self._stepped_s - started_s
+            self._speed.note(self.position.samples_done - before, step_s)
+            self._node_s += step_s
             if group.rank == 0 and self._stepped_s - progressed_s >= self.rank.order.progress_s:
                 progressed_s = self._stepped_s
                 self._send_progress()
@@ -245,7 +268,7 @@ class GangTraining(Work[Order], Generic[Order, Share]):
     def _begin_generation(self, group: ProcessGroup) -> float:
         now_s = time.monotonic()
         pause_s = None if self._stepped_s is None else now_s - self._stepped_s
-        self._node_s, self._saved_s = 0.0, now_s
+        self._node_s, self._saved_s, self._speed = 0.0, now_s, MeasuredSpeed()
         self.rank.inbox.send(
             Joined(
                 generation=group.membership.generation,
@@ -259,8 +282,15 @@ class GangTraining(Work[Order], Generic[Order, Share]):
 
     def _exchange(self, group: ProcessGroup, own: Share) -> list[_StepBoundary]:
         is_save_due = time.monotonic() - self._saved_s >= self.rank.order.checkpoint_s
-        mine = _StepBoundary(self._wish(group.membership), own.loss_tokens, is_save_due)
+        wish, terms = self._wish(group.membership), number_of(self.step_terms())
+        mine = _StepBoundary(wish, own.loss_tokens, is_save_due, terms)
         return [_StepBoundary(*row) for row in group.gather("the boundary of a step", astuple(mine))]
+
+    @staticmethod
+    def _refuse_other_terms(boundaries: list[_StepBoundary]) -> None:
+        others = [rank for rank, each in enumerate(boundaries) if each.terms != boundaries[0].terms]
+        if others:
+            raise disagreement_on("the shares of the next step", others)
 
     def _wish(self, membership: Membership) -> StepRequest:
         """Return the action that this rank requests of all, by its node's newest directive."""
@@ -303,6 +333,8 @@ class GangTraining(Work[Order], Generic[Order, Share]):
             self.spread(group, 0)
         else:
             self.restore(group, None if found is None else found[0])
+            if found is not None and found[2] is not None:
+                self.recall(found[2])
             self.saved_samples = position.samples_done
         self.move_to(position)
         if position.samples_done < order.resume_samples and group.rank == 0:
@@ -324,7 +356,7 @@ class GangTraining(Work[Order], Generic[Order, Share]):
         samples_done, steps, loss = numbers.tolist()
         return Position(int(samples_done), int(steps), None if math.isnan(loss) else loss)
 
-    def _awaited_checkpoint(self) -> tuple[State, Position] | None:
+    def _awaited_checkpoint(self) -> tuple[State, Position, JsonValue] | None:
         order, generation = self.rank.order, self.rank.membership.generation
         newest = self._checkpoints.await_newest(order.resume_samples, order.checkpoint_wait_s)
         if newest is None:
@@ -359,7 +391,7 @@ class GangTraining(Work[Order], Generic[Order, Share]):
     def _write(self, state: State) -> None:
         self.rank.needed_bytes = _size(state)
         generation = self.rank.membership.generation
-        self._checkpoints.save(state, self.position, self.dataset, generation)
+        self._checkpoints.save(state, self.position, self.dataset, generation, self.notes())
 
     def _note_saved(self) -> None:
         self.saved_samples = self.position.samples_done
@@ -424,6 +456,7 @@ class GangTraining(Work[Order], Generic[Order, Share]):
                 loss=reportable(self._position.loss),
                 node_s=self._node_s,
                 measures=self.take_measures(),
+                samples_per_s=self._speed.newest(),
                 leads=self.rank.leads,
             )
         )

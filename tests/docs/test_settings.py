@@ -8,10 +8,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from executors.elastic.settings import ElasticSettings
 from executors.lora.slots.settings import LoraSettings
 from executors.moe.settings import MoeSettings
 from executors.node.settings import ExecutorSettings
-from executors.settings import JobSettings
 from executors.tuner.settings import TunerSettings
 from infra.kafka.settings import BrokerSettings
 from infra.lender.service import LenderSettings
@@ -48,7 +48,7 @@ def test_settings_and_defaults(page: str, policy: type[PolicySettings]) -> None:
         ("executors/settings.md", "## The runner lora", LoraSettings, set()),
         ("executors/settings.md", "## The runner tuner", TunerSettings, set()),
         ("executors/settings.md", "## The runner moe", MoeSettings, set()),
-        ("elastic-runner.md", "## Settings", JobSettings, set()),
+        ("elastic-runner.md", "## Settings", ElasticSettings, set()),
         ("lender.md", "## Running it", LenderSettings, set(ServiceSettings.model_fields)),
         ("broker.md", "## Settings", BrokerSettings, set()),
     ],

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from executors.settings import JobSettings
+from executors.elastic.settings import ElasticSettings
 from tests.support.elastic_nodes import Fleet, workload
 from tests.support.fork_server import attached_to_shared, start_fork_server
 
@@ -13,7 +13,7 @@ from tests.support.fork_server import attached_to_shared, start_fork_server
 class DoomedNode:
     """The process, seen from outside."""
 
-    def __init__(self, root: Path, settings: JobSettings) -> None:
+    def __init__(self, root: Path, settings: ElasticSettings) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.doomed_node", str(root)],
             stdout=subprocess.PIPE,
@@ -39,7 +39,7 @@ class DoomedNode:
 
 def _serve(root: Path) -> None:
     start_fork_server()
-    fleet = Fleet(root, JobSettings(progress_s=0.05))
+    fleet = Fleet(root, ElasticSettings(progress_s=0.05))
     fleet.add("n9")
     fleet.assign("j", 1, [("n9", 2)], workload(10**6, keeps=False))
     fleet.until(fleet.has_trained("j"))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from executors.elastic.runner import ElasticRunner
-from executors.settings import JobSettings
+from executors.elastic.settings import ElasticSettings
 from schemas.elastic.commands import Member, ReleaseReason, WorkersAssigned, WorkersReleased
 from schemas.elastic.workload import ElasticWorkload
 from schemas.fleet import RunProgressed, RunReport, RunStarted
@@ -51,7 +51,7 @@ def workload(
 
 
 @dataclass
-class Fleet(Nodes[ElasticRunner, JobSettings]):
+class Fleet(Nodes[ElasticRunner, ElasticSettings]):
     """Nodes with the runner `elastic`."""
 
     EXECUTOR: ClassVar = {"runners": ("elastic",)}

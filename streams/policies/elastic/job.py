@@ -10,8 +10,13 @@ from schemas.elastic.workload import ElasticWorkload
 from solvers.elastic.demand import linear_speedup
 from streams.policies.gang.gang import Gang
 
-_BYTES_PER_JOB = 344
+_BYTES_PER_JOB = 362
 """Packed numbers of a job and its user's last turn, besides its nodes and its end."""
+LEAST_PACE = 1 / 16
+"""Least part of its declared speed that a job is expected to have."""
+MOST_PACE = 2.0
+"""Most of its declared speed that a job is expected to have: with more, a node's false report would let the
+job precede others."""
 _BYTES_PER_NODE = 16
 """Packed number of a node, besides its id."""
 
@@ -31,6 +36,10 @@ class ElasticJob(Gang):
     """Time by which it should be over with its base demand, as declared; None while it waits."""
     waits_since_s: float = 0.0
     """Time at which it was last queued; meaningless while it has workers."""
+    pace: float = 1.0
+    """Measured speed over the declared one, with all workers in one pool; 1 before it is measured."""
+    spanning_speed: float | None = None
+    """Measured fraction of its speed that remains when it spans both pools; None before it is measured."""
 
     def __post_init__(self) -> None:
         self.workload = cast(ElasticWorkload, self.job.workload)
@@ -68,7 +77,35 @@ class ElasticJob(Gang):
             "is_formed": self.is_formed,
             "due_s": self.due_s,
             "waits_since_s": None if self.members else self.waits_since_s,
+            "pace": self.pace,
+            "spanning_speed": self.spanning_speed,
         }
+
+    @property
+    def samples_per_s(self) -> float:
+        """Expected speed of one worker on the reference GPU: declared, and corrected by what is measured."""
+        return self.workload.samples_per_s * self.pace
+
+    @property
+    def spans_pools(self) -> bool:
+        """Whether its workers are in both pools."""
+        return self.flexible_pool is not None and self.flexible_pool != self.pool
+
+    def measure(self, samples_per_s: float, assumed_spanning: float) -> None:
+        """Correct the expected speed by the measured speed of its present workers.
+
+        A report moves it by half of the difference, and never beyond bounds, so that an erring node distorts
+        the expectations of its own job, and only in part.
+
+        Args:
+            assumed_spanning: fraction of its speed in both pools, where none is measured.
+        """
+        measured = samples_per_s / (self.workload.samples_per_s * self.speedup[self.workers])
+        if self.spans_pools:
+            before = assumed_spanning if self.spanning_speed is None else self.spanning_speed
+            self.spanning_speed = _between(measured / self.pace, before, 1.0)
+        else:
+            self.pace = _between(measured, self.pace, MOST_PACE)
 
     def work_left_s(self, time_s: float | None, speed: float) -> float:
         """Return the remaining work by now, in seconds of one worker on a training server.
@@ -76,12 +113,17 @@ class ElasticJob(Gang):
         Args:
             speed: work of its workers per second since `since_s`, in the same unit.
         """
-        samples_per_s = self.workload.samples_per_s
+        samples_per_s = self.samples_per_s
         work_s = (self.workload.work_samples - self.job.samples_done) / samples_per_s
         if self.since_s is not None and time_s is not None:
             work_s -= (time_s - self.since_s) * speed
         # Even if its end is late, one sample is left.
         return max(work_s, 1 / samples_per_s)
+
+
+def _between(measured: float, before: float, most: float) -> float:
+    """Return the middle of a measured ratio and the one before, both within bounds."""
+    return (min(max(measured, LEAST_PACE), most) + before) / 2
 
 
 _linear = lru_cache(maxsize=4_096)(linear_speedup)

@@ -44,9 +44,9 @@ class Rounds:
         self._sizes = sizes
         self._scheme = scheme
         self._workforce = workforce
-        self._waiting: dict[str, tuple[int, JobDemand]] = {}
-        """Samples done and demand of each job that waited in the last round. A cache: while a job waits, its
-        demand changes only with its samples done."""
+        self._waiting: dict[str, tuple[tuple[int, int], JobDemand]] = {}
+        """Generation, samples done and demand of each job that waited in the last round. A cache: while a job
+        waits, its demand changes only with these."""
         workforce.spanning_speed = 1.0 if sizes.has_one_speed else _SPANNING_SPEED[policy.scenario]
 
     @property
@@ -169,10 +169,10 @@ class Rounds:
         kept = self._waiting
         demands = {}
         for job in jobs:
-            job_id, samples_done = job.job.job_id, job.job.samples_done
+            job_id, state = job.job.job_id, (job.generation, job.job.samples_done)
             before = kept.get(job_id)
-            is_same = before is not None and before[0] == samples_done
-            demands[job_id] = before if before is not None and is_same else (samples_done, self._demand(job))
+            is_same = before is not None and before[0] == state
+            demands[job_id] = before if before is not None and is_same else (state, self._demand(job))
         if len(demands) * 2 > len(kept):
             self._waiting = demands
         return [demand for _, demand in demands.values()]
@@ -193,7 +193,7 @@ class Rounds:
             # On equally fast servers, both pools are like one.
             spans_pools=is_heterogeneous or (self._sizes.has_one_speed and job.is_elastic),
             comes_last=is_heterogeneous,
-            spanning_speed=self._workforce.spanning_speed,
+            spanning_speed=self._workforce.spanning_speed_of(job),
             workers=job.workers,
             flexible_pool=job.flexible_pool,
         )

@@ -8,6 +8,7 @@ from typing import Any
 from schemas.elastic.commands import Member, ReleaseReason, WorkersAssigned, WorkersReleased
 from schemas.elastic.outcomes import JobResized, ResizeReason
 from schemas.facts import NO_FACTS, Fact
+from schemas.fleet import RunProgressed, RunReport
 from solvers.elastic.cluster import Cluster
 from solvers.elastic.demand import WorkerGrant
 from solvers.elastic.lent import hosted_job
@@ -40,7 +41,7 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
         self.cluster = cluster
         self.time_s: float | None = None
         self.spanning_speed = 1.0
-        """Factor on the speed of a job whose workers are in both pools."""
+        """Estimated factor on the speed of a job whose workers are in both pools."""
         self._busy: dict[str, dict[str, None]] = {}
         """Jobs with workers on a node, present or leaving; only nodes with some. This and the following
         depend on the jobs alone."""
@@ -116,8 +117,11 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
 
     def speed(self, job: ElasticJob) -> float:
         """Return the speed of a job, in seconds of one worker on a training server per second."""
-        spans = job.flexible_pool is not None and job.flexible_pool != job.pool
-        return job.speedup[job.workers] * (self.spanning_speed if spans else 1.0)
+        return job.speedup[job.workers] * (self.spanning_speed_of(job) if job.spans_pools else 1.0)
+
+    def spanning_speed_of(self, job: ElasticJob) -> float:
+        """Return the fraction of its speed that a job has in both pools: measured, or the zone's estimate."""
+        return self.spanning_speed if job.spanning_speed is None else job.spanning_speed
 
     def work_left_s(self, job: ElasticJob) -> float:
         """Return the remaining work of a job by now, in seconds of one worker on a training server."""
@@ -211,7 +215,7 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
             members=members,
             resumes=resumes,
             resume_samples=job.job.samples_done,
-            expected_samples_per_s=self.speed(job) * job.workload.samples_per_s,
+            expected_samples_per_s=self.speed(job) * job.samples_per_s,
             workload=job.workload,
         )
         self._outcomes.add(order)
@@ -294,6 +298,11 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
         job.since_s = self.time_s
         self._progressed(job, samples_done)
         self.has_changed = True
+
+    def _apply_report(self, job: ElasticJob, report: RunReport) -> None:
+        super()._apply_report(job, report)
+        if isinstance(report, RunProgressed) and report.samples_per_s is not None and job.is_formed:
+            job.measure(report.samples_per_s, self.spanning_speed)
 
     def _progressed(self, job: ElasticJob, samples_done: int) -> None:
         job.progress(samples_done)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from executors.settings import JobSettings
+from executors.elastic.settings import ElasticSettings
 from tests.support.classifiers import write_classifier
 from tests.support.elastic_nodes import DATASET, MODEL, Fleet, workload
 from tests.support.executors import write_dataset
@@ -15,13 +15,13 @@ from tests.support.trained import Trained
 
 
 @pytest.fixture(scope="session")
-def elastic_settings(llama_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> JobSettings:
+def elastic_settings(llama_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> ElasticSettings:
     root = tmp_path_factory.mktemp("elastic")
     (root / "datasets").mkdir()
     write_dataset(root / "datasets" / DATASET)
     shutil.copytree(llama_directory, root / "models" / MODEL)
     write_classifier(root / "models" / "classifier", "llama")
-    return JobSettings(
+    return ElasticSettings(
         model_root=root / "models",
         dataset_root=root / "datasets",
         checkpoint_s=3600.0,
@@ -41,7 +41,7 @@ def fork_server() -> None:
 
 
 @pytest.fixture
-def fleet(elastic_settings: JobSettings, fork_server: None, tmp_path: Path) -> Iterator[Fleet]:
+def fleet(elastic_settings: ElasticSettings, fork_server: None, tmp_path: Path) -> Iterator[Fleet]:
     fleet = Fleet(tmp_path, elastic_settings)
     fleet.add("n1")
     fleet.add("n2")
@@ -51,7 +51,7 @@ def fleet(elastic_settings: JobSettings, fork_server: None, tmp_path: Path) -> I
 
 @pytest.fixture(scope="session")
 def alone(
-    elastic_settings: JobSettings, fork_server: None, tmp_path_factory: pytest.TempPathFactory
+    elastic_settings: ElasticSettings, fork_server: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Trained:
     """Return the result of `workload()` on one undisturbed worker."""
     fleet = Fleet(tmp_path_factory.mktemp("alone"), elastic_settings)

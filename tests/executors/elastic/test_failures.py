@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from executors.elastic.settings import ElasticSettings
 from executors.gang.folder import JobFolder, job_folder
-from executors.settings import JobSettings
 from schemas.fleet import RunFailed
 from schemas.lora import Dataset
 from tests.support.doomed_node import DoomedNode
@@ -137,7 +137,7 @@ def test_disconnected_worker_ends_without_blaming_others(fleet: Fleet) -> None:
     assert JobFolder(job_folder(fleet.root / "state", CELL, "j")).read_failure(1) is None
 
 
-def test_workers_of_killed_node_end_shortly(elastic_settings: JobSettings, tmp_path: Path) -> None:
+def test_workers_of_killed_node_end_shortly(elastic_settings: ElasticSettings, tmp_path: Path) -> None:
     with closing(DoomedNode(tmp_path, elastic_settings)) as node:
         pids = node.workers()
         assert len(pids) == 2

@@ -153,3 +153,17 @@ def test_meeting_and_gloo_use_only_configured_address(fleet: Fleet) -> None:
     assert ("127.0.0.1", meeting.port) in leader
     assert {address for address, _ in leader | other} == {"127.0.0.1"}
     assert (len(leader), len(other)) == (2, 1), "Gloo in both"
+
+
+@pytest.mark.long
+def test_slow_worker_gets_less_of_each_batch(fleet: Fleet, alone: Trained) -> None:
+    fleet.add("n1", least_sequence_s=0.02)
+    fleet.add("n2", least_sequence_s=0.2)
+    work = workload(keeps=False)
+    fleet.assign("j", 1, [("n1", 1), ("n2", 1)], work)
+    fleet.until(fleet.is_over("j", "n1", "n2"))
+    Trained.of(fleet, "j").assert_like(alone)
+    speeds = [report.samples_per_s for report in fleet.reports(RunProgressed, "j") if not report.complete]
+    assert speeds[0] is None, "the first step does not count"
+    even_samples_per_s = 8 / (4 * 0.2)
+    assert max(speed for speed in speeds if speed is not None) > 2 * even_samples_per_s

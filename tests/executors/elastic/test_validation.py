@@ -7,8 +7,8 @@ import pytest
 
 from executors.elastic import ElasticTraining
 from executors.elastic.runner import ElasticRunner
+from executors.elastic.settings import ElasticSettings
 from executors.node.runner import Objection, UnfitError
-from executors.settings import JobSettings
 from schemas.fleet import RunFailed, RunProgressed
 from tests.support.elastic_nodes import Fleet, assigned, released, workload
 from tests.support.nodes import Members, short
@@ -16,7 +16,7 @@ from tests.support.nodes import Members, short
 
 @pytest.fixture
 def idle(tmp_path: Path) -> Fleet:
-    fleet = Fleet(tmp_path, JobSettings(model_root=tmp_path, dataset_root=tmp_path))
+    fleet = Fleet(tmp_path, ElasticSettings(model_root=tmp_path, dataset_root=tmp_path))
     fleet.add("n1")
     return fleet
 

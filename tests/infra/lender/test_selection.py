@@ -12,7 +12,7 @@ STEPS = 5
 
 
 class Always:
-    """A forecaster that says the same of every interval."""
+    """A forecaster with one forecast for all intervals."""
 
     def __init__(self, load: float) -> None:
         self.load = load

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from executors.elastic.runner import ElasticRunner
+from executors.elastic.settings import ElasticSettings
 from executors.moe.runner import MoeRunner
 from executors.moe.settings import MoeSettings
 from executors.node.runner import RunnerContext
-from executors.settings import JobSettings
 from executors.tuner.runner import TunerRunner
 from executors.tuner.settings import TunerSettings
 from schemas.elastic.commands import WorkersAssigned, WorkersReleased
@@ -66,7 +66,7 @@ class ElasticRunners(_OnMachine):
         self.replace_processes(monkeypatch)
 
     def begin(self, context: RunnerContext) -> ElasticRunner:
-        return ElasticRunner(context, JobSettings(**_GRACE, join_timeout_s=20.0), self._gpus)
+        return ElasticRunner(context, ElasticSettings(**_GRACE, join_timeout_s=20.0), self._gpus)
 
 
 class MoeRunners(_OnMachine):
