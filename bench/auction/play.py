@@ -401,7 +401,7 @@ def utility(play: Play, strategy: Strategy) -> int:
 
 
 class TrueExecutors:
-    """The nodes of a zone, with one store of checkpoints. A run ends by its task's true needs, not by its bid.
+    """The nodes of a zone, with one store of checkpoints. A task's true needs end a run, not its bid.
 
     A run trains whole batches until its quota is reached, or as far as the task's true speed allows in the
     slot. It ends with the slot, since other runs may have used the node before it.

@@ -102,10 +102,10 @@ class PlannedOrder(Order):
 
     It follows from the order in which the program submits, which is the same on all ranks, and from the plan:
     an allreduce micro-op is issued when the planned number of all-to-alls has been submitted before it. If
-    more have been submitted, it is issued at once. So NCCL, where the thread submits micro-ops to the device long before they
-    run, has one order on all ranks (erratum I3), and one communicator runs them one after another. A plan
-    cannot guarantee that an all-to-all never waits behind more than one allreduce micro-op: if a gap is
-    shorter than measured, it waits for all that were placed there.
+    more have been submitted, it is issued at once. So NCCL, where the thread submits micro-ops to the device
+    long before they run, has one order on all ranks (erratum I3), and one communicator runs them one after
+    another. A plan cannot guarantee that an all-to-all never waits behind more than one allreduce micro-op:
+    if a gap is shorter than measured, it waits for all that were placed there.
 
     Nothing is exchanged with other ranks, which detect a failure by their timeouts.
 

@@ -14,9 +14,7 @@ def describe_basis(basis: PriceBasis, expected_by_hour: tuple[float, ...] | None
         basis: Basis of the prices.
         expected_by_hour: Field of `ZonePriced`; shown as bars, the highest for the busiest hour.
     """
-    demand = (
-        f"demand of {basis.remembered_slots:.3g} slots, lately {basis.asked_share:.0%} of all room; "
-    )
+    demand = f"demand of {basis.remembered_slots:.3g} slots, lately {basis.asked_share:.0%} of all room; "
     if basis.expected_slots is not None and basis.believed_part > 0:
         busiest = basis.expected_slots / basis.span_slots
         demand += (
@@ -25,9 +23,7 @@ def describe_basis(basis: PriceBasis, expected_by_hour: tuple[float, ...] | None
         )
     if expected_by_hour is not None:
         heights = [part / max(expected_by_hour) * (len(_BARS) - 1) for part in expected_by_hour]
-        demand += (
-            f"expected by hour (0 to 24 UTC): {''.join(_BARS[round(height)] for height in heights)}; "
-        )
+        demand += f"expected by hour (0 to 24 UTC): {''.join(_BARS[round(height)] for height in heights)}; "
     if basis.guard_micros_per_thousand_samples == 0:
         return f"{demand}both levels are 0, so prices are at their least, set by energy costs"
     # Three digits also of small amounts: the four decimals of `units` may hide a whole level.

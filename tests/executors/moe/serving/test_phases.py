@@ -36,7 +36,7 @@ def test_without_forecast_placement_is_kept(scheme: str) -> None:
 def test_forecast_placement_replaces_first_one() -> None:
     planned = layout("balanced").plan(SKEWED)
     assert planned is not None
-    # A replica on each device with tokens; expert 3 stays on the device that had it.
+    # Expert 0 gets a replica on each device, and expert 3 stays on the device that had it.
     assert planned.replicas().tolist() == [4, 1, 1, 2]
 
 
