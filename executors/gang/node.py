@@ -7,10 +7,10 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from executors.gang.messages import Membership, RankOrder
 from executors.node.runner import Clock, RunnerContext
-from executors.settings import JobSettings
+from executors.settings import GangSettings
 from schemas.fleet import FleetEvent
 
-S = TypeVar("S", bound=JobSettings)
+S = TypeVar("S", bound=GangSettings)
 Order = TypeVar("Order", bound=RankOrder[Any])
 
 

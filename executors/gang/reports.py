@@ -95,10 +95,10 @@ class RunReports:
             )
         )
 
-    def over(self, run_id: str, standing: RunStanding, verdict: Verdict | None) -> None:
+    def over(self, run_id: str, standing: RunStanding, reason: str | None) -> None:
         """Report a run that has ended as ordered, or whose end another node reports."""
         self.progressed(run_id, standing, complete=True)
-        self._write("run over", run_id, verdict=verdict, samples_done=standing.samples_done)
+        self._write("run over", run_id, reason=reason, samples_done=standing.samples_done)
 
     def finished(self, run_id: str, ended: Ended) -> None:
         self.node.report(

@@ -3,8 +3,7 @@
 import json
 import logging
 import shutil
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pkgutil import resolve_name
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
@@ -15,17 +14,16 @@ from executors.gang.folder import checkpoint_root, job_folder
 from executors.gang.local_gang import GangTraits, LocalGang
 from executors.gang.messages import Verdict
 from executors.gang.network import check_place
-from executors.gang.node import Assignment, GangNode
+from executors.gang.node import Assignment
 from executors.gang.rank_processes import RankProcesses
+from executors.gang.rank_runner import RankRunner, objection_to_generation
 from executors.gang.reports import RunReports, RunStanding, RunState
-from executors.node.room import NoRoomError
-from executors.node.runner import Activity, CloseReason, Objection, Runner, RunnerContext
+from executors.node.runner import CloseReason, Objection, Runner, RunnerContext
 from executors.processes.forked_process import warm_up
 from executors.settings import GangSettings, JobSettings
 from schemas.commands import Command
 from schemas.errors import require_extra
 
-_POLL_S = 0.02
 _RUNS = TypeAdapter(list[RunState])
 
 _log = logging.getLogger(__name__)
@@ -44,7 +42,7 @@ class Releasing(Protocol):
     def reason(self) -> str: ...
 
 
-class GangRunner(Generic[C]):
+class GangRunner(RankRunner[JobSettings], Generic[C]):
     """The gangs of a node. See `Runner`.
 
     A subclass defines the runner's commands and their traits, and the newer generations in which the present
@@ -70,10 +68,9 @@ class GangRunner(Generic[C]):
 
     def __init__(self, context: RunnerContext, settings: JobSettings, gpus: int) -> None:
         """Start without ranks; there is room for one per GPU."""
+        super().__init__(context, settings, gpus)
         self.present: dict[str, LocalGang[C]] = {}
         self.following: dict[str, C] = {}
-        self._context = context
-        self._node = GangNode.of(context, settings, gpus)
         self._restored: list[RunState] = []
 
     # Decisions of runners
@@ -130,27 +127,20 @@ class GangRunner(Generic[C]):
 
     # Work
 
-    def advance(self) -> Activity:
-        """See `Runner`.
+    @property
+    def is_idle(self) -> bool:
+        return not self.present
 
-        Raises:
-            NoRoomError: a disk refused a checkpoint or a result.
-        """
+    def advance_ranks(self) -> Iterator[int | None]:
         for run in self._restored:
             self._node.report(run.end(self._node.cell, self._node.node))
         self._restored = []
-        needed_bytes = None
         for job_id, gang in list(self.present.items()):
             gang.advance()
             if gang.processes.are_gone:
                 gang.report_end()
-                needed_bytes = gang.processes.needed_bytes if needed_bytes is None else needed_bytes
                 self._end(job_id, gang)
-        if needed_bytes is not None:
-            refused = self._context.room.refused(needed_bytes)
-            if refused is not None:
-                raise NoRoomError(refused, needed_bytes)
-        return "waiting" if self.present else "idle"
+                yield gang.processes.needed_bytes
 
     def close(self, reason: CloseReason) -> None:
         """See `Runner`. All jobs stop, with a checkpoint, within `stop_grace_s`. Without room, training since
@@ -161,12 +151,7 @@ class GangRunner(Generic[C]):
         for gang in self.present.values():
             processes = gang.processes
             processes.release("discard" if processes.verdict == "discard" else "stop", by_s)
-        while self.present:
-            try:
-                self.advance()
-            except NoRoomError as error:
-                _log.error("checkpoint lost node=%s reason=%s", self._node.node, error)
-            time.sleep(_POLL_S)
+        self.finish_work()
         _log.info("ranks gone node=%s reason=%s", self._node.node, reason)
 
     # Journal
@@ -205,13 +190,11 @@ class GangRunner(Generic[C]):
         newest = self._newest(command.job_id)
         if newest is None or newest == command:
             return None
-        return _out_of_date(newest, command.generation - 1)
+        return objection_to_generation([command.job_id], newest.generation, command.generation - 1)
 
     def _stale(self, job_id: str, generation: int) -> Objection | None:
         newest = self._newest(job_id)
-        if newest is None:
-            return Objection("unknown_run", f"nothing of {job_id} runs here")
-        return _out_of_date(newest, generation)
+        return objection_to_generation([job_id], None if newest is None else newest.generation, generation)
 
     def _assign(self, command: C) -> None:
         gang = self.present.get(command.job_id)
@@ -286,12 +269,6 @@ class GangRunner(Generic[C]):
         root, cell = self._node.state_root, self._node.cell
         for path in (checkpoint_root(root, cell) / job_id, job_folder(root, cell, job_id)):
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _out_of_date(newest: Assignment, generation: int) -> Objection | None:
-    if generation >= newest.generation:
-        return None
-    return Objection("out_of_date", f"{newest.job_id} is in generation {newest.generation}")
 
 
 class GangRunnerKind:

@@ -3,16 +3,16 @@
 import json
 import logging
 import shutil
-import time
-from typing import Any
+from collections.abc import Iterator
 
 from pydantic import JsonValue
 
 from executors.gang.folder import JobFolder, result_path
+from executors.gang.messages import Failed
 from executors.gang.rank_processes import exit_error
-from executors.gang.reports import run_fields
-from executors.node.room import NoRoomError
-from executors.node.runner import Activity, CloseReason, Objection, RunnerContext
+from executors.gang.rank_runner import RankRunner, objection_to_generation
+from executors.gang.reports import RunReports, RunStanding
+from executors.node.runner import CloseReason, Objection, RunnerContext
 from executors.tuner.assignments import STATES, Ending, NodeAssignment, objection_to
 from executors.tuner.files import JobFiles
 from executors.tuner.messages import (
@@ -27,13 +27,11 @@ from executors.tuner.messages import (
 )
 from executors.tuner.rank_pool import PooledRank, RankPool
 from executors.tuner.settings import TunerSettings
-from schemas.base import MAX_TEXT_LENGTH
 from schemas.commands import Command
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
 from schemas.merging.commands import JobOrder, LoaderPrewarmed, ProfileOrdered, TaskAssigned, TaskReleased
 from schemas.merging.reports import TaskEvaluated, TaskProfiled
 
-_POLL_S = 0.02
 _REPORTS: dict[str, type[RunReport]] = {
     report.TYPE: report
     for report in (RunStarted, RunProgressed, RunFinished, RunFailed, TaskProfiled, TaskEvaluated)
@@ -44,18 +42,14 @@ _LEAST_PREWARM_S = 30.0
 _log = logging.getLogger(__name__)
 
 
-class TunerRunner:
-    """See `Runner`."""
+class TunerRunner(RankRunner[TunerSettings]):
+    """See `Runner`. The ranks outlive their tasks."""
 
     def __init__(self, context: RunnerContext, settings: TunerSettings, ranks: RankPool) -> None:
         """Start without assignments."""
-        node = context.settings
-        self._context = context
-        self._settings = settings
-        self._cell, self._node = node.cell, node.node
-        self._base_model = node.base_model
-        self._output_root = node.output_root
-        self._files = JobFiles(node.state_root, node.cell)
+        super().__init__(context, settings, len(ranks.ranks))
+        self._base_model = context.settings.base_model
+        self._files = JobFiles(self._node.state_root, self._node.cell)
         self._pool = ranks
         self._assignments: list[NodeAssignment] = []
         """Assignments by arrival."""
@@ -95,22 +89,18 @@ class TunerRunner:
         and a release of another generation. A profile run replaces the node's assignment of its job: the cell
         orders one only for a job without another run."""
         if isinstance(command, TaskAssigned | ProfileOrdered):
-            objection = objection_to(command, gpus_here=len(self._pool.ranks))
+            objection = objection_to(command, gpus_here=self._node.gpus)
             if objection is not None:
                 return objection
         if isinstance(command, TaskAssigned):
             jobs = [order.job_id for order in command.orders]
             known = self._newest(set(jobs))
-            is_another = known is not None and known.command != command
-            if known is not None and is_another and command.generation <= known.generation:
-                return Objection("out_of_date", f"{', '.join(jobs)} is in generation {known.generation}")
+            if known is not None and known.command != command:
+                return objection_to_generation(jobs, known.generation, command.generation - 1)
         if isinstance(command, TaskReleased):
-            jobs = list(command.job_ids)
-            known = self._newest(set(jobs))
-            if known is None:
-                return Objection("unknown_run", f"nothing of {', '.join(jobs)} runs here")
-            if command.generation < known.generation:
-                return Objection("out_of_date", f"{', '.join(jobs)} is in generation {known.generation}")
+            known = self._newest(set(command.job_ids))
+            newest = None if known is None else known.generation
+            return objection_to_generation(command.job_ids, newest, command.generation)
         return None
 
     def apply(self, command: Command) -> None:
@@ -134,21 +124,19 @@ class TunerRunner:
         going_on = [each for each in self._assignments if each.ending is None and not each.is_stopped]
         return [order.run_id for each in going_on for order in each.unreported()]
 
-    def advance(self) -> Activity:
-        """Process the ranks' messages, send them parts that can begin, and report.
+    @property
+    def is_idle(self) -> bool:
+        return not self._assignments
 
-        Raises:
-            NoRoomError: a disk refused a checkpoint or a result.
-        """
-        needed_bytes = None
+    def advance_ranks(self) -> Iterator[int | None]:
         for rank, message in list(self._pool.messages()):
             if isinstance(message, TaskReport):
                 self._pass_on(message)
             elif isinstance(message, Switched):
                 self._note_switch(message)
             else:
-                needed_bytes = message.needed_bytes if needed_bytes is None else needed_bytes
                 self._on_over(rank, message)
+                yield message.needed_bytes
         for part, status in list(self._pool.restart_ended()):
             self._on_exit(part, status)
         for each in list(self._assignments):
@@ -156,25 +144,14 @@ class TunerRunner:
         for each in list(self._assignments):
             self._begin(each)
         self._pool.send_halts()
-        if needed_bytes is not None:
-            refused = self._context.room.refused(needed_bytes)
-            if refused is not None:
-                raise NoRoomError(refused, needed_bytes)
-        return "waiting" if self._assignments else "idle"
 
     def close(self, reason: CloseReason) -> None:
         """End all, with checkpoints, within `stop_grace_s`; the cell plans the jobs again. The ranks end with
         the node, and stay if only room is missing."""
-        deadline_s = time.monotonic() + self._settings.stop_grace_s
         for each in self._assignments:
             if each.ending is None:
                 self._end(each, Ending(reason="node_stops", job_ids=tuple(sorted(each.job_ids))))
-        while self._assignments and time.monotonic() < deadline_s:
-            try:
-                self.advance()
-            except NoRoomError as error:
-                _log.error("checkpoint lost node=%s reason=%s", self._node, error)
-            time.sleep(_POLL_S)
+        self.finish_work(within_s=self._node.settings.stop_grace_s)
         for each in list(self._assignments):
             # It did not end in time: the checkpoint on disk counts.
             each.ranks_left = 0
@@ -235,7 +212,7 @@ class TunerRunner:
                 self._files.undo(job_id, command.generation)
 
     def _prewarm(self, command: LoaderPrewarmed) -> None:
-        now_s = self._context.clock.time_s()
+        now_s = self._node.clock.time_s()
         ahead_s = max(command.starts_s - now_s, _LEAST_PREWARM_S)
         drop_s = max(command.starts_s, now_s) + ahead_s
         self._pool.prewarm(Prewarm(order=command.order, drop_s=drop_s))
@@ -311,7 +288,7 @@ class TunerRunner:
         assignment = self._by_part(message.part)
         if assignment is None or report.run_id in assignment.over:
             return
-        self._context.report(report)
+        self._node.report(report)
         if isinstance(report, RunFinished | RunFailed | TaskProfiled):
             assignment.over.add(report.run_id)
             how = report.TYPE.removeprefix("millrace.").removesuffix(".v1")
@@ -381,7 +358,7 @@ class TunerRunner:
         job_id = order.job_id
         if ending.discards(job_id):
             self._files.discard(job_id)
-            result = self._output_root / result_path(self._cell, order.user, job_id)
+            result = self._node.output_root / result_path(self._node.cell, order.user, job_id)
             shutil.rmtree(result, ignore_errors=True)
             samples_done = 0
         elif ending.resets(job_id):
@@ -390,19 +367,10 @@ class TunerRunner:
             samples_done = self._files.kept_samples(order)
         if order.run_id not in assignment.over:
             assignment.over.add(order.run_id)
-            self._context.report(RunProgressed(**self._about(order, samples_done), node_s=0.0, complete=True))
-            _log.info(
-                "run over job=%s run=%s reason=%s samples_done=%d",
-                *(job_id, order.run_id, ending.reason, samples_done),
-            )
+            RunReports(self._node, job_id).over(order.run_id, RunStanding(samples_done), ending.reason)
 
     def _fail(self, assignment: NodeAssignment, order: JobOrder, error: str) -> None:
         """Report a run that may succeed on another node."""
         assignment.over.add(order.run_id)
-        samples_done = self._files.kept_samples(order)
-        about = self._about(order, samples_done)
-        self._context.report(RunFailed(**about, error=error[:MAX_TEXT_LENGTH], permanent=False))
-        _log.warning("run failed job=%s run=%s error=%r", order.job_id, order.run_id, error)
-
-    def _about(self, order: JobOrder, samples_done: int) -> dict[str, Any]:
-        return run_fields(self._context.settings, order, samples_done)
+        reports, failure = RunReports(self._node, order.job_id), Failed(error=error, permanent=False)
+        reports.failed(order.run_id, self._files.kept_samples(order), failure)

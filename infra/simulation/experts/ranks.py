@@ -3,10 +3,10 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from infra.simulation.event_queue import Moments
 from infra.simulation.experts.model import SimulatedModel
+from infra.simulation.gangs import VirtualGangs, VirtualJob
 from schemas.commands import Command
 from schemas.experts.commands import ExpertsPlaced, LayerPlacement, RanksAssigned, RanksReleased
 from schemas.experts.reports import ExpertsProfiled, ExpertsRouted
@@ -19,51 +19,34 @@ PROFILE_ACCURACY = 0.6
 
 
 @dataclass
-class _Progress:
+class _Job(VirtualJob):
     """Progress of a job on its ranks."""
 
-    generation: int = 0
-    """Generation of the running ranks; 0 where none run."""
-    samples_done: float = 0.0
     revision: int = 0
     layers: dict[int, list[list[int]]] = field(default_factory=dict)
     """Experts on each device, by layer."""
 
 
-class VirtualRanks:
-    """Simulated runner, as in `VirtualRunner`. Nodes share checkpoints, so a job resumes on any node."""
+class VirtualRanks(VirtualGangs[_Job]):
+    """See `VirtualGangs`. The placement of experts makes a service faster or slower."""
 
-    def __init__(self, cell: str, pace: float) -> None:
-        self._cell = cell
-        self._pace = pace
-        self._jobs: dict[str, _Progress] = {}
-
-    def carry_out(self, command: Command, time_s: float, until_s: float = math.inf) -> Moments:
+    def reports(self, command: Command, time_s: float) -> Moments:
         """Yield a leader's reports of all ranks until they are released, or the report of a released one."""
         match command:
             case RanksAssigned() if command.node == command.members[0].node:
-                reports = self._run(command, time_s)
+                yield from self._run(command, time_s)
             case RanksReleased():
-                reports = self._stop(command, time_s)
+                yield from self.release(command, time_s)
             case ExpertsPlaced():
                 self._place(command)
-                return
-            case _:
-                return
-        for report_s, report in reports:
-            if report_s > until_s:
-                return
-            yield report_s, report
 
     def _run(self, command: RanksAssigned, time_s: float) -> Moments:
-        job = self._jobs.setdefault(command.job_id, _Progress())
+        job = self._jobs.setdefault(command.job_id, _Job())
         job.generation, job.samples_done = command.generation, float(command.resume_samples)
         job.revision, job.layers = command.revision, _lists(command.placement)
-        now_s = time_s + START_S
+        now_s = job.since_s = time_s + START_S
         yield now_s, None
-        if job.generation != command.generation:
-            return
-        place = self._report_of(command.node, command)
+        place = self.run_fields(command.node, command.run_id, command.job_id)
         yield now_s, RunStarted(**place, samples_done=command.resume_samples)
         model, total = SimulatedModel.of(command.job_id, command.workload), command.workload.total_samples
         unprofiled = model.profile_batches
@@ -73,8 +56,6 @@ class VirtualRanks:
             over_s = min(now_s + left / samples_per_s, max(model.until_s, now_s))
             began_s, now_s = now_s, min(now_s + command.report_interval_s, over_s)
             yield now_s, None
-            if job.generation != command.generation:
-                return
             samples = samples_per_s * (now_s - began_s)
             job.samples_done += samples
             if now_s == over_s:
@@ -95,30 +76,20 @@ class VirtualRanks:
 
     def _finish(self, command: RanksAssigned, time_s: float, is_done: bool) -> Moments:
         """Report the end of the leader and of the other members."""
-        job, total = self._jobs.pop(command.job_id), command.workload.total_samples
+        job, total = self._jobs[command.job_id], command.workload.total_samples
         done = total if is_done and total is not None else int(job.samples_done)
-        leader, *others = command.members
-        yield time_s, RunFinished(**self._report_of(leader.node, command), samples_done=done)
+        leader, *others = (
+            self.run_fields(member.node, command.run_id, command.job_id) for member in command.members
+        )
+        yield time_s, RunFinished(**leader, samples_done=done)
         for member in others:
-            place = self._report_of(member.node, command)
-            yield time_s, RunProgressed(**place, samples_done=done, node_s=0.0, complete=True)
-
-    def _stop(self, command: RanksReleased, time_s: float) -> Moments:
-        job = self._jobs.get(command.job_id, _Progress())
-        if job.generation == command.generation:
-            job.generation = 0
-        place = self._report_of(command.node, command)
-        yield time_s, RunProgressed(**place, samples_done=int(job.samples_done), node_s=0.0, complete=True)
+            yield time_s, RunProgressed(**member, samples_done=done, node_s=0.0, complete=True)
 
     def _place(self, command: ExpertsPlaced) -> None:
-        job = self._jobs.get(command.job_id, _Progress())
+        job = self._jobs.get(command.job_id, _Job())
         if job.generation == command.generation and job.revision < command.revision:
             job.revision = command.revision
             job.layers.update(_lists(command.layers))
-
-    def _report_of(self, node: str, command: RanksAssigned | RanksReleased) -> dict[str, Any]:
-        run_id = f"{command.generation}/{command.job_id}"
-        return {"cell": self._cell, "node": node, "run_id": run_id, "job_id": command.job_id}
 
 
 def _lists(placement: Sequence[LayerPlacement]) -> dict[int, list[list[int]]]:

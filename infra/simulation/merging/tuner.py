@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from infra.simulation.event_queue import Moments
+from infra.simulation.gangs import VirtualReports
 from infra.simulation.merging.truth import AccuracyAfter, SyntheticTruth, Truth
 from schemas.commands import Command
 from schemas.fleet import RunFinished, RunProgressed, RunStarted
@@ -49,15 +50,14 @@ class _Running:
     """Seconds of an epoch of each of them."""
 
 
-class VirtualTuner:
-    """Simulated tuner, see `VirtualRunner`. Nodes share their checkpoints, so a job resumes on any node.
+class VirtualTuner(VirtualReports):
+    """See `VirtualReports`.
 
     Accuracies are measured at the ends of epochs, where jobs reach their targets.
     """
 
     def __init__(self, cell: str, pace: float, truth: Truth | None = None) -> None:
-        self._cell = cell
-        self._pace = pace
+        super().__init__(cell, pace)
         self._truth: Truth = SyntheticTruth() if truth is None else truth
         self._jobs: dict[str, _Progress] = {}
         self._tasks: dict[str, _Running] = {}
@@ -66,24 +66,20 @@ class VirtualTuner:
         """Nodes with the base model loaded."""
         self._prewarmed: set[tuple[str, str]] = set()
 
-    def carry_out(self, command: Command, time_s: float, until_s: float = math.inf) -> Moments:
-        """Yield the reports of a node for a command, until the node is down."""
+    def reports(self, command: Command, time_s: float) -> Moments:
         match command:
             case ProfileOrdered():
-                reports = self._profile(command, time_s)
+                yield from self._profile(command, time_s)
             case TaskAssigned() if command.node == command.members[0].node:
-                reports = self._train(command, time_s)
+                yield from self._train(command, time_s)
             case TaskReleased():
-                reports = self._release(command, time_s)
+                yield from self._release(command, time_s)
             case LoaderPrewarmed():
                 self._prewarmed.add((command.node, command.order.job_id))
-                return
-            case _:
-                return
-        for report_s, report in reports:
-            if report_s > until_s:
-                return
-            yield report_s, report
+
+    def is_current(self, command: TaskAssigned) -> bool:
+        task = self._tasks.get(command.task_id)
+        return task is not None and task.command is command
 
     def _profile(self, command: ProfileOrdered, time_s: float) -> Moments:
         workload = command.order.workload
@@ -96,7 +92,7 @@ class VirtualTuner:
         yield (
             start_s + iterations * step.step_s,
             TaskProfiled(
-                **self._place(command, command.order.run_id, command.order.job_id),
+                **self._run_of(command, command.order),
                 samples_done=0,
                 losses=profile.losses,
                 embedding=profile.embedding,
@@ -130,10 +126,10 @@ class VirtualTuner:
             self._set_curve(first, self._truth.alone(first.workload))
             yield from self._run(task, [first], start_s)
             for order in receivers:
-                if self._is_present(task):
+                if self.is_current(task.command):
                     self._set_curve(order, self._truth.merged("temporal", order.workload, first.workload))
                     yield from self._run(task, [order], task.since_s)
-        if self._is_present(task):
+        if self.is_current(task.command):
             del self._tasks[command.task_id]
 
     def _fence(self, command: TaskAssigned) -> None:
@@ -156,15 +152,13 @@ class VirtualTuner:
         task.jobs, task.epoch_s = list(left), {}
         for order in orders:
             yield start_s, None
-            if not self._is_present(task):
-                return
             self._note_donor(task, order)
-            place = self._place(task.command, order.run_id, order.job_id)
+            place = self._run_of(task.command, order)
             yield start_s, RunStarted(**place, samples_done=self._samples(order))
             if self._jobs[order.job_id].is_over:
                 del left[order.job_id]
                 yield start_s, self._finished(task, order)
-                if not self._is_present(task):
+                if not self.is_current(task.command):
                     return
         task.since_s = start_s
         while left:
@@ -173,21 +167,19 @@ class VirtualTuner:
             next_s = {id: task.since_s + self._to_epoch_end(id) * task.epoch_s[id] for id in left}
             end_s = min(next_s.values())
             yield end_s, None
-            if not self._is_present(task):
-                return
             for job_id in left:
                 self._jobs[job_id].epochs += (end_s - task.since_s) / task.epoch_s[job_id]
             task.since_s = end_s
             for job_id, order in [pair for pair in left.items() if next_s[pair[0]] <= end_s + _ROUNDING]:
                 self._jobs[job_id].epochs = round(self._jobs[job_id].epochs)
                 yield from self._evaluated(task, order, placement, end_s, len(left) == 2)
-                if not self._is_present(task):
+                if not self.is_current(task.command):
                     return
                 if self._is_done(order):
                     del left[job_id]
                     task.jobs = list(left)
                     yield end_s, self._finished(task, order)
-                    if not self._is_present(task):
+                    if not self.is_current(task.command):
                         return
 
     def _note_donor(self, task: _Running, order: JobOrder) -> None:
@@ -210,7 +202,7 @@ class VirtualTuner:
         yield (
             time_s,
             TaskEvaluated(
-                **self._place(task.command, order.run_id, order.job_id),
+                **self._run_of(task.command, order),
                 samples_done=self._samples(order),
                 iterations=self._iterations(order),
                 epochs=job.epochs,
@@ -229,7 +221,7 @@ class VirtualTuner:
             yield (
                 time_s,
                 TaskEvaluated(
-                    **self._place(task.command, partner.run_id, partner.job_id),
+                    **self._run_of(task.command, partner),
                     samples_done=0,
                     iterations=0,
                     epochs=since,
@@ -243,7 +235,7 @@ class VirtualTuner:
 
     def _finished(self, task: _Running, order: JobOrder) -> RunFinished:
         self._jobs[order.job_id].is_over = True
-        place = self._place(task.command, order.run_id, order.job_id)
+        place = self._run_of(task.command, order)
         return RunFinished(**place, samples_done=self._samples(order), loss=None)
 
     def _release(self, command: TaskReleased, time_s: float) -> Moments:
@@ -263,12 +255,9 @@ class VirtualTuner:
             waits = task.command.mode == "temporal" and order is not task.command.orders[0]
             if job is None or job.is_over or (waits and order.job_id not in task.jobs):
                 continue
-            place = self._place(task.command, order.run_id, order.job_id)
+            place = self._run_of(task.command, order)
             samples, node_s = self._samples(order), max(time_s - task.began_s, 0.0)
             yield time_s, RunProgressed(**place, samples_done=samples, node_s=node_s, complete=True)
-
-    def _is_present(self, task: _Running) -> bool:
-        return self._tasks.get(task.command.task_id) is task
 
     def _epoch_s(self, orders: list[JobOrder], placement: tuple[int, ...]) -> dict[str, float]:
         """Return the seconds of an epoch of each job's own data; for two jobs in one run, a step has one of
@@ -303,8 +292,8 @@ class VirtualTuner:
         times_s = {"step_s": step.step_s / self._pace, "exchange_s": step.exchange_s / self._pace}
         return step.model_copy(update=times_s)
 
-    def _place(self, command: Any, run_id: str, job_id: str) -> dict[str, Any]:
-        return {"cell": self._cell, "node": command.node, "run_id": run_id, "job_id": job_id}
+    def _run_of(self, command: TaskAssigned | ProfileOrdered, order: JobOrder) -> dict[str, Any]:
+        return self.run_fields(command.node, order.run_id, order.job_id)
 
 
 def _accuracy(value: float) -> float:
