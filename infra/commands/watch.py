@@ -103,8 +103,10 @@ def _show_live(follower: BoardFollower, cell: str | None, jobs: int) -> None:
             for record in records:
                 if not isinstance(record, Decision) or cell not in (None, record.cell):
                     continue
-                job = follower.boards[record.cell].jobs.by_id.get(getattr(record.outcome, "job_id", ""))
-                line = happening(record, None if job is None else policy_of(job.submission))
+                board = follower.boards[record.cell]
+                job = board.jobs.by_id.get(getattr(record.outcome, "job_id", ""))
+                policy = None if job is None else policy_of(job.submission)
+                line = happening(record, policy, board.messages.of(record))
                 if line is not None:
                     say(f"{_clock(record.time_s)}  {record.cell}  {line}")
             records = follower.poll(_POLL_S)

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from infra.figures.jobs import Jobs, JobTimeline
 from infra.figures.loans import CellLoans
+from infra.figures.messages import Messages
 from infra.figures.nodes import Node, Nodes
 from infra.figures.zone import ZoneFigures, figures_of
 from schemas.cells import CellConfigured
@@ -46,6 +47,7 @@ class Board:
     jobs: Jobs = field(default_factory=Jobs)
     nodes: Nodes = field(default_factory=Nodes)
     loans: CellLoans = field(default_factory=CellLoans)
+    messages: Messages = field(default_factory=Messages)
     solves: Solves = field(default_factory=Solves)
     zones: dict[str, ZoneFigures[Any]] = field(default_factory=dict)
     """Figures of the zones whose policies have any, by zone."""
@@ -107,6 +109,7 @@ class Board:
 
     def _fold_event(self, entry: LedgerEvent, time_s: float | None) -> None:
         event = entry.envelope.event
+        self.messages.fold_event(entry)
         self.nodes.fold_event(entry.envelope)
         match event:
             case CellConfigured() if self._configuration is None:
@@ -153,6 +156,7 @@ class Board:
             self._read_clock(decision.time_s)
         if time_s is None:
             time_s = self._now_s if decision.time_s is None else decision.time_s
+        self.messages.fold_decision(decision)
         self.jobs.fold_decision(time_s, decision)
         self.nodes.fold_decision(decision)
         self.loans.fold_decision(outcome)

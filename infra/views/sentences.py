@@ -17,8 +17,20 @@ from schemas.kinds import KINDS
 Sentences = Mapping[str, str]
 """Formats of a record's facts and fields, by reason, or by reason and case as `reason/case`."""
 
+
+def failed_run_sentences(reason: str) -> Sentences:
+    """Return the sentences for the facts of a failed run under a reason. The event of the failure has the
+    node's message."""
+    return {
+        reason: "run {run_id} on node {node}",
+        f"{reason}/refused": "node {node} refuses run {run_id}, {refusal}",
+        f"{reason}/silent": "node {node} has reported nothing of run {run_id} for {silent_s:.0f} s",
+    }
+
+
 _GENERAL: Sentences = MappingProxyType(
     {
+        **failed_run_sentences("run_failed"),
         "breaks_a_promise/costs_too_high": (
             "zone {zone}: a node of type {gpu_type} may cost {cost_micros} over the horizon, and "
             "{most_cost_micros} are added up exactly"
@@ -59,7 +71,7 @@ _GENERAL: Sentences = MappingProxyType(
         ),
         "cell_not_configured": "the cell has no configuration yet",
         "clock_went_back": "the clock is at {time_s} s, the tick at {tick_time_s} s",
-        "command_refused": "node {node} refuses command {command_id}, {refusal}: {message}",
+        "command_refused": "node {node} refuses command {command_id}, {refusal}",
         "due_too_soon": (
             "reclaim {reclaim_id} is due at {due_s} s, and it is {time_s} s: zone {zone} "
             "guarantees {notice_s} s"
@@ -101,9 +113,7 @@ _GENERAL: Sentences = MappingProxyType(
             "the profile is of base model {base_model}, and zone {zone} has {zone_base_model}"
         ),
         "profile_refused/unknown_gpu_type": "zone {zone} has no GPU type {gpu_type}",
-        "run_failed": "node {node}: {error}",
         "run_failed/ended": "node {node} has ended its run",
-        "run_failed/silent": "node {node} has reported nothing of run {run_id} for {silent_s:.0f} s",
         "runner_missing": "node {node} lacks runners that policy {policy} needs: {runners}",
         "stale_adoption": (
             "rules {rules} were to follow rules {previous_rules} after ledger offset {state_offset}, and "

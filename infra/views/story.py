@@ -14,7 +14,7 @@ from schemas.base import Event, Outcome, ZoneView
 from schemas.cells import CellConfigured
 from schemas.codec import Decision, Envelope
 from schemas.decisions import EventIgnored, JobStateName
-from schemas.fleet import RunReport, RunStarted
+from schemas.fleet import CommandRefused, RunReport, RunStarted
 from schemas.solves import SolveRequested
 from streams.cell.cell import LedgerEvent
 
@@ -151,6 +151,8 @@ class Story:
     def _own_part(self, record: Event | Outcome) -> Event | Outcome | None:
         if getattr(record, "job_id", None) == self.job_id:
             return record
+        if isinstance(record, CommandRefused):
+            return record if any(run.job_id == self.job_id for run in record.runs) else None
         if isinstance(record, SolveRequested):
             is_named = self.job_id in record.job_ids
             return record.model_copy(update={"job_ids": (self.job_id,)}) if is_named else None

@@ -22,12 +22,12 @@ SENTENCES = MappingProxyType(
             "zone {zone}: node {node} could get more than {most_runs} runs in a slot: its jobs end first"
         ),
         "breaks_a_promise/unjudgeable": "zone {zone}: job {job_id} could not be planned again: {because}",
-        "data_differ": "node {node} holds other data than were delivered: {error}",
+        "data_differ": "node {node} holds other data than were delivered",
         "data_missing": "there is no file {path}",
         "data_unreadable": "{path} has no line that is a JSON object",
-        "too_little_left": "too little of {path} is left without duplicates and unfit records: {detail}",
+        "too_little_left": "too little of {path} is left without duplicates and unfit records",
         "more_data_than_ordered": "{path} has more samples than the declared {declared_samples}",
-        "vendor_unable": "the vendor cannot prepare {path}: {detail}",
+        "vendor_unable": "the vendor cannot prepare {path}",
         "wrong_size": (
             "{samples} samples were delivered, and {least_samples} to {most_samples} are accepted"
         ),

@@ -2,6 +2,8 @@
 
 from types import MappingProxyType
 
+from infra.views.sentences import failed_run_sentences
+
 SENTENCES = MappingProxyType(
     {
         "breaks_a_promise/job_never_runs": (
@@ -22,8 +24,7 @@ SENTENCES = MappingProxyType(
         "scaled_in/jobs_waited": "jobs that waited: {jobs}",
         "servers_reclaimed": "gives back {servers}",
         "started/waited_too_long": "it had waited for too long, and came first",
-        "stopped": "node {node}: {error}",
-        "stopped/silent": "node {node} has reported nothing of run {run_id} for {silent_s:.0f} s",
+        **failed_run_sentences("stopped"),
         "stopped/withdrawn": "its user withdraws it",
         "stopped/work_done": "its work is done",
     }
