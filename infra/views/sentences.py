@@ -83,6 +83,38 @@ _GENERAL: Sentences = MappingProxyType(
             "{left_servers} of {own_servers} servers are left: a load of {load} with headroom {headroom} "
             "needs {needed_servers}"
         ),
+        "invalid_configuration/above_bound": "{field} is above its bound of {bound}",
+        "invalid_configuration/base_model_too_large": (
+            "zone {zone}: a node of type {gpu_type} has {memory_gib} GiB, and the base model takes "
+            "{base_model_gib} GiB"
+        ),
+        "invalid_configuration/below_bound": "{field} is below its bound of {bound}",
+        "invalid_configuration/configuration_too_long": (
+            "the configuration would have {bytes} bytes, and {most_bytes} are the most"
+        ),
+        "invalid_configuration/costs_too_high": (
+            "zone {zone}: a node of type {gpu_type} may cost {cost_micros} over the horizon, and "
+            "{most_cost_micros} are added up exactly"
+        ),
+        "invalid_configuration/given_twice": "{name} is given twice",
+        "invalid_configuration/gpu_type_too_slow": (
+            "zone {zone}: a node of type {gpu_type} trains less than one sample in a slot of {slot_s} s"
+        ),
+        "invalid_configuration/invalid": "{field} is invalid",
+        "invalid_configuration/lends_to_itself": "zone {zone} lends to itself",
+        "invalid_configuration/no_node_left": "zone {zone} keeps at least one node",
+        "invalid_configuration/no_room_for_live_jobs": (
+            "{left_bytes} bytes of a snapshot would be left to live jobs, and {needed_bytes} are needed"
+        ),
+        "invalid_configuration/too_many_node_slots": (
+            "the cell would have {node_slots} node-slots, and holds {most_node_slots} at most"
+        ),
+        "invalid_configuration/unknown_borrower": "zone {zone} lends to unknown zone {borrower}",
+        "invalid_configuration/unknown_gpu_type": "zone {zone} has no GPU type {gpu_type}",
+        "invalid_configuration/unknown_tariff": "zone {zone}: node {node} pays unknown tariff {tariff}",
+        "invalid_configuration/window_too_large": (
+            "{remembered_ids} ids would be remembered, and {most_remembered_ids} are the most"
+        ),
         "job_ending": "job {job_id} is ending already",
         "more_than_on_loan": (
             "reclaim {reclaim_id} is of {servers} servers, and {servers_on_loan} of zone {zone} are on loan "

@@ -22,6 +22,13 @@ SENTENCES = MappingProxyType(
             "zone {zone}: node {node} could get more than {most_runs} runs in a slot: its jobs end first"
         ),
         "breaks_a_promise/unjudgeable": "zone {zone}: job {job_id} could not be planned again: {because}",
+        "invalid_configuration/given_twice": "zone {zone}: the opening prices of {gpu_type} are given twice",
+        "invalid_configuration/too_many_node_classes": (
+            "zone {zone}: nodes of {classes} pairs of GPU type and tariff, and {most_classes} are the most"
+        ),
+        "invalid_configuration/too_many_node_slots_to_solve": (
+            "zone {zone}: {node_slots} node-slots, and a solver is asked about {most_node_slots} at most"
+        ),
         "data_differ": "node {node} holds other data than were delivered",
         "data_missing": "there is no file {path}",
         "data_unreadable": "{path} has no line that is a JSON object",

@@ -14,6 +14,13 @@ SENTENCES = MappingProxyType(
         "breaks_a_promise/server_in_use": (
             "zone {zone}: server {server} has workers, and would have other GPUs or another speed"
         ),
+        "invalid_configuration/gpu_type_too_slow": (
+            "zone {zone}: a GPU of type {gpu_type} trains {samples_per_s} samples/s, far fewer than the "
+            "{reference_samples_per_s} of the reference type"
+        ),
+        "invalid_configuration/unknown_reference_gpu_type": (
+            "zone {zone}: the reference type {gpu_type} is no GPU type of the zone"
+        ),
         "larger_than_the_zone": (
             "{min_workers} workers of {gpus_per_worker} GPUs each, and the zone's training servers (own, at "
             "least as fast as the reference) have room for {room_workers}"

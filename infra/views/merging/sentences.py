@@ -18,6 +18,9 @@ SENTENCES = MappingProxyType(
             "zone {zone}: {jobs} pipeline-parallel jobs were admitted, and no node would have the "
             "{needed_gpus} GPUs that one is profiled on"
         ),
+        "invalid_configuration/several_gpu_types": (
+            "zone {zone}: one GPU type is used, and these are several: {gpu_types}"
+        ),
         "larger_than_the_zone": (
             "a pipeline-parallel job is profiled on {needed_gpus} GPUs of one node, and nodes have "
             "{most_node_gpus} at most"
