@@ -9,7 +9,7 @@ from typing import Any, Self
 from infra.figures.jobs import Jobs, JobTimeline
 from infra.figures.loans import CellLoans
 from infra.figures.messages import Messages
-from infra.figures.nodes import Node, Nodes
+from infra.figures.nodes import Nodes
 from infra.figures.zone import ZoneFigures, figures_of
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
@@ -184,16 +184,6 @@ class Board:
             if speed is not None:  # a cell ignores reports of nodes of other zones
                 busy_s[run.number] = max(run.samples_done - run.first_samples, 0) / speed
         return busy_s
-
-    def job_cells(self, job: JobTimeline) -> dict[str, str]:
-        """Return the figures of a job by its zone, by the name of the column."""
-        figures = self.zones.get(job.zone)
-        return {} if figures is None else dict(figures.job_cells(job))
-
-    def node_cells(self, node: Node) -> dict[str, str]:
-        """Return the figures of a node by its zone, by the name of the column."""
-        figures = self.zones.get(node.zone)
-        return {} if figures is None else dict(figures.node_cells(node))
 
     @property
     def waiting(self) -> int:

@@ -5,7 +5,7 @@ from pkgutil import resolve_name
 from typing import Any, Generic, TypeVar
 
 from infra.figures.jobs import Jobs, JobTimeline
-from infra.figures.nodes import Node, Nodes
+from infra.figures.nodes import Nodes
 from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
 from schemas.jobs import JobSubmitted
@@ -23,13 +23,14 @@ class ZoneFigures(Generic[J]):
 
     The caller gives the times (Unix s): a simulation those of its steps, a follower of a log those of the
     cell's clock, which stands still between two ticks. A decision is folded after its event. Jobs and nodes
-    are folded first, so figures may set fields of jobs. Each method is optional.
+    are folded first, so figures may set fields of jobs. Each method is optional. Words for people are made by
+    the policy's view.
     """
 
     JOB: type[J]
     """Type of the zone's jobs."""
 
-    def __init__(self, cell: CellConfigured, zone: str, jobs: Jobs, nodes: Nodes) -> None:  # noqa: ARG002
+    def __init__(self, cell: CellConfigured, zone: str, jobs: Jobs, nodes: Nodes) -> None:
         """Begin.
 
         Args:
@@ -38,6 +39,8 @@ class ZoneFigures(Generic[J]):
             jobs: Jobs of the cell.
             nodes: Nodes of the cell.
         """
+        self.policy: str = next(each.policy.kind for each in cell.zones if each.id == zone)
+        """Kind of the zone's policy, as it is at first."""
         self._zone = zone
         self._jobs = jobs
         self._nodes = nodes
@@ -48,28 +51,12 @@ class ZoneFigures(Generic[J]):
     def fold_outcome(self, time_s: float, outcome: Outcome) -> None:
         """Fold a decision of the cell."""
 
-    def headline(self) -> str:
-        """Return the state in a few words, for the line above a watcher's tables."""
-        return ""
-
-    def rows(self) -> Iterator[tuple[str, str]]:
-        """Yield names and texts for a summary."""
-        yield from ()
-
     def as_json(self) -> dict[str, Any]:
         """Return the figures as a JSON object."""
         return {}
 
     def tables(self) -> Mapping[str, Table]:
         """Return tables for files, by the file's name without its ending."""
-        return {}
-
-    def job_cells(self, job: JobTimeline) -> Mapping[str, str]:  # noqa: ARG002
-        """Return the cells of a job's row, by the name of the column."""
-        return {}
-
-    def node_cells(self, node: Node) -> Mapping[str, str]:  # noqa: ARG002
-        """Return the cells of a node's row, by the name of the column."""
         return {}
 
     def kept(self) -> Iterator[J]:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from infra.figures.board import Board
 from infra.figures.jobs import JobTimeline
 from infra.text import time_s_of
+from infra.views.figures import job_cells
 from infra.views.policy import policy_views
 from infra.views.sentences import policy_of, sentence
 from schemas.base import Event, Outcome, ZoneView
@@ -96,7 +97,7 @@ class Story:
         not among the records."""
         board = self._board()
         job = self._job(board)
-        return {} if job is None else board.job_cells(job)
+        return {} if job is None else job_cells(board, job)
 
     def fold_event(self, offset: int, envelope: Envelope) -> None:
         """Add a ledger event, if it is about the job."""
