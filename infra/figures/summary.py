@@ -79,16 +79,16 @@ class Summary:
 
 def summarise(board: Board) -> Summary:
     """Return the figures so far."""
-    jobs = board.jobs
+    jobs, ended = board.jobs, board.jobs.ended()
     return Summary(
         events=board.events,
         faults=board.faults,
         jobs=jobs.submitted,
         admitted=jobs.admitted,
         rejected=dict(jobs.rejections.most_common()),
-        completed=jobs.ended["completed"],
-        refunded=jobs.ended["refunded"],
-        withdrawn=jobs.ended["withdrawn"],
+        completed=ended["completed"],
+        refunded=ended["refunded"],
+        withdrawn=ended["withdrawn"],
         nodes_lost=board.nodes.losses,
         servers_lent=board.loans.lent,
         reclaims=dict(sorted(board.loans.reclaims.items())),

@@ -1,5 +1,6 @@
 """Interface of a policy's figures of one zone."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pkgutil import resolve_name
 from typing import Any, Generic, TypeVar
@@ -8,7 +9,6 @@ from infra.figures.jobs import Jobs, JobTimeline
 from infra.figures.nodes import Nodes
 from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
-from schemas.jobs import JobSubmitted
 from schemas.kinds import KINDS
 
 Table = Sequence[Mapping[str, Any]]
@@ -59,6 +59,23 @@ class ZoneFigures(Generic[J]):
         """Return tables for files, by the file's name without its ending."""
         return {}
 
+    @property
+    def submitted(self) -> int:
+        """Number of submitted jobs, without those that are repeated or under the id of another job."""
+        return self._jobs.begun[self._zone]
+
+    @property
+    def completed(self) -> int:
+        """Number of completed jobs."""
+        return self._jobs.ended(self._zone)["completed"]
+
+    def totals(self) -> Counter[str]:
+        """Return the sums of the counts of all jobs of the zone (`JobTimeline.counts`)."""
+        totals = Counter(self._jobs.left.get(self._zone))
+        for job in self.kept():
+            totals.update(job.counts())
+        return totals
+
     def kept(self) -> Iterator[J]:
         """Yield the jobs of the zone that are not over or are kept, in the order of submission."""
         for job in self._jobs.by_id.values():
@@ -68,12 +85,6 @@ class ZoneFigures(Generic[J]):
     def admitted(self) -> Iterator[J]:
         """Yield the jobs of the zone that are admitted and not over."""
         return (job for job in self.kept() if job.state == "admitted")
-
-    def _has_begun(self, event: JobSubmitted) -> bool:
-        """Return whether a submission has just begun a timeline: it is neither repeated nor under the id of
-        another job."""
-        job = self._jobs.by_id.get(event.job_id)
-        return job is not None and job.submission is event
 
     def _job(self, job_id: str) -> J | None:
         job = self._jobs.by_id.get(job_id)

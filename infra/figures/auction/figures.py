@@ -1,5 +1,6 @@
 """Figures of an auction or one of its baselines, by its certificates and prices."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +43,10 @@ class BidTimeline(JobTimeline):
     slot_of_run: dict[str, int] = field(default_factory=dict)
     """Slots by run."""
 
+    def counts(self) -> Counter[str]:
+        """Return the number of new plans."""
+        return Counter(replanned=self.replanned)
+
 
 class AuctionFigures(ZoneFigures[BidTimeline]):
     """Welfare of one zone by its latest certificate, prices, and the slots of runs."""
@@ -55,8 +60,6 @@ class AuctionFigures(ZoneFigures[BidTimeline]):
         """Latest state of the market."""
         self.prices: dict[tuple[str, str], ClassPrices] = {}
         """Latest prices of future slots, by GPU type and tariff."""
-        self.replanned = 0
-        """Number of times that the rest of a job was planned again."""
         self.ordered = 0
         """Number of orders of pre-processing."""
         self.delivered = 0
@@ -66,6 +69,11 @@ class AuctionFigures(ZoneFigures[BidTimeline]):
         self.vendors_paid_micros = 0
         """Payments of vendors, less what they returned."""
         self.slot_of_node: dict[str, int] = {}
+
+    @property
+    def replanned(self) -> int:
+        """Number of times that the rest of a job was planned again."""
+        return self.totals()["replanned"]
 
     @property
     def planned_welfare_micros(self) -> int:
@@ -110,10 +118,8 @@ class AuctionFigures(ZoneFigures[BidTimeline]):
                 for order in outcome.runs:
                     if (job := self._job(order.job_id)) is not None:
                         job.slot_of_run[order.run_id] = outcome.slot
-            case JobReplanned(zone=self._zone):
-                self.replanned += 1
-                if (job := self._job(outcome.job_id)) is not None:
-                    job.replanned += 1
+            case JobReplanned(zone=self._zone) if (job := self._job(outcome.job_id)) is not None:
+                job.replanned += 1
             case PreprocessingOrdered(zone=self._zone):
                 self.ordered += 1
             case PreprocessingAccepted(zone=self._zone):

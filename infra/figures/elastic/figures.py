@@ -15,7 +15,7 @@ from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
 from schemas.changes import NodeRegistered
 from schemas.decisions import JobOutcome, NodeMoved
-from schemas.elastic.outcomes import JobResized, ResizeReason, ServersCleared
+from schemas.elastic.outcomes import JobResized, ServersCleared
 from schemas.elastic.staffing import ZoneStaffed
 from schemas.elastic.workload import ElasticWorkload
 from schemas.inference import InferenceLoadReported
@@ -49,16 +49,12 @@ class ElasticFigures(ZoneFigures[ElasticTimeline]):
         """All GPUs of each zone that lends."""
         self._serving = dict.fromkeys(self._lent_gpus, 0.0)
         self._start_s = self.now_s = cell.epoch_s
-        self.submitted = self._completed = 0
         self._usage = GpuUsage(cell.epoch_s, most_hours=jobs.kept)
         self._until_last_input = (cell.epoch_s, GpuSeconds())
         self._placed: dict[str, list[tuple[Integral, int]]] = {}
         """Uses of GPUs by each running job."""
         self.workers_on: Counter[str] = Counter()
         """Number of workers by node."""
-        self._resizes: Counter[ResizeReason] = Counter()
-        """Number of changes of workers, by reason."""
-        self._changed_while_running = 0
         self._borrowed: set[str] = set()
         """Servers that were ever on loan to the zone."""
         self._reclaims = self._reclaimed_servers = self._reclaimed_gpus = self._overdue = 0
@@ -97,7 +93,6 @@ class ElasticFigures(ZoneFigures[ElasticTimeline]):
         self._usage.pass_time(time_s)
         match event:
             case JobSubmitted(zone=self._zone, workload=ElasticWorkload()):
-                self.submitted += self._has_begun(event)
                 self._until_last_input = (time_s, self._usage.until(time_s))
             case InferenceLoadReported() if event.zone in self._lent_gpus:
                 serving = event.load * self._lent_gpus[event.zone]
@@ -115,7 +110,6 @@ class ElasticFigures(ZoneFigures[ElasticTimeline]):
                 self._resize(time_s, outcome)
             case JobOutcome(zone=self._zone, is_of_another_job=False):
                 if (job := self._job(outcome.job_id)) is not None and job.is_over:
-                    self._completed += job.state == "completed"
                     self._use(time_s, job, None)
             case LoanChanged(borrower=self._zone):
                 self._borrowed.add(outcome.server)
@@ -142,19 +136,19 @@ class ElasticFigures(ZoneFigures[ElasticTimeline]):
         measured_s, used = self._until_last_input
         span_s = measured_s - self._start_s
         own, lent = self._own_gpus * span_s, sum(self._lent_gpus.values()) * span_s
-        preemptions = self._resizes["preempted"]
+        counts = self.totals()
         return ElasticResults(
             jobs=self.submitted,
-            completed=self._completed,
+            completed=self.completed,
             queuing=Distribution.of([job.queuing_s for job in done]),
             jct=Distribution.of([job.jct_s for job in done if job.jct_s is not None]),
             span_s=span_s,
             training_usage=_part(used.own, own),
             overall_usage=_part(used.own + used.on_loaned + used.serving, own + lent),
             on_loan_usage=_part(used.on_loaned, used.loaned),
-            preemptions=preemptions,
-            preemption_ratio=_part(preemptions, self.submitted),
-            resizes=self._changed_while_running,
+            preemptions=counts["preemptions"],
+            preemption_ratio=_part(counts["preemptions"], self.submitted),
+            resizes=counts["resizes"],
             reclaims=self._reclaims,
             reclaimed_servers=self._reclaimed_servers,
             flexible_servers=self._reclaimed_servers - self._preempting_servers,
@@ -195,14 +189,9 @@ class ElasticFigures(ZoneFigures[ElasticTimeline]):
         }
 
     def _resize(self, time_s: float, size: JobResized) -> None:
-        self._resizes[size.reason] += 1
-        job = self._job(size.job_id)
-        if job is None:
-            return
-        before = job.resizes
-        self._use(time_s, job, size)
-        job.resize(time_s, size)
-        self._changed_while_running += job.resizes - before
+        if (job := self._job(size.job_id)) is not None:
+            self._use(time_s, job, size)
+            job.resize(time_s, size)
 
     def _use(self, time_s: float, job: ElasticTimeline, size: JobResized | None) -> None:
         """Change the workers of a job; None for one that is over."""

@@ -4,7 +4,7 @@ load of the busiest device before and after placements."""
 import math
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from infra.figures.distribution import Distribution
 from infra.figures.experts.jobs import MoeTimeline
@@ -13,12 +13,8 @@ from infra.figures.nodes import Nodes
 from infra.figures.zone import Table, ZoneFigures
 from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
-from schemas.decisions import JobCompleted
-from schemas.experts.outcomes import PlacementDecided, RanksChanged
+from schemas.experts.outcomes import PlacementDecided, PlacementReason, RanksChanged, RanksChangeReason
 from schemas.experts.reports import RoutingReport
-from schemas.jobs import JobSubmitted
-
-_REASONS = ("initial", "popularity_shifted", "devices_changed")
 
 
 class ExpertsFigures(ZoneFigures[MoeTimeline]):
@@ -28,11 +24,6 @@ class ExpertsFigures(ZoneFigures[MoeTimeline]):
 
     def __init__(self, cell: CellConfigured, zone: str, jobs: Jobs, nodes: Nodes) -> None:
         super().__init__(cell, zone, jobs, nodes)
-        self.submitted = self._completed = 0
-        self._placements: Counter[str] = Counter()
-        """Number of placements, by reason."""
-        self.changes: Counter[str] = Counter()
-        """Number of changes of ranks, by reason."""
         self._layers: deque[dict[str, Any]] = deque(maxlen=jobs.kept)
         """Rows of the latest decisions per layer."""
 
@@ -59,7 +50,14 @@ class ExpertsFigures(ZoneFigures[MoeTimeline]):
     @property
     def placements(self) -> dict[str, int]:
         """Number of placements by reason."""
-        return {reason: self._placements[reason] for reason in _REASONS}
+        totals = self.totals()
+        return {reason: totals[reason] for reason in get_args(PlacementReason)}
+
+    @property
+    def changes(self) -> Counter[str]:
+        """Number of changes of ranks, by reason."""
+        totals = self.totals()
+        return Counter({reason: totals[reason] for reason in get_args(RanksChangeReason) if totals[reason]})
 
     @property
     def jct(self) -> Distribution:
@@ -77,25 +75,18 @@ class ExpertsFigures(ZoneFigures[MoeTimeline]):
     def fold_event(self, time_s: float, event: Event) -> None:  # noqa: ARG002
         """Fold an event of the cell."""
         match event:
-            case JobSubmitted(zone=self._zone):
-                self.submitted += self._has_begun(event)
             case RoutingReport() if (job := self._job(event.job_id)) is not None and job.is_service:
                 job.report(event)
 
     def fold_outcome(self, time_s: float, outcome: Outcome) -> None:
         """Fold a decision of the cell."""
         match outcome:
-            case RanksChanged(zone=self._zone):
-                self.changes[outcome.reason] += 1
-                if (job := self._job(outcome.job_id)) is not None:
-                    job.change(time_s, outcome)
+            case RanksChanged(zone=self._zone) if (job := self._job(outcome.job_id)) is not None:
+                job.change(time_s, outcome)
             case PlacementDecided(zone=self._zone):
-                self._placements[outcome.reason] += 1
                 self._layers.extend(_rows(time_s, outcome))
                 if (job := self._job(outcome.job_id)) is not None:
                     job.place(outcome)
-            case JobCompleted(zone=self._zone):
-                self._completed += 1
 
     def as_json(self) -> dict[str, Any]:
         """Return the figures as a JSON object."""
@@ -106,7 +97,7 @@ class ExpertsFigures(ZoneFigures[MoeTimeline]):
             "devices": self.gpus,
             "rank_changes": dict(sorted(self.changes.items())),
             "jobs": self.submitted,
-            "completed": self._completed,
+            "completed": self.completed,
             "jct": self.jct.as_json(),
             "gave_way": self.changes["gave_way"],
             "batch_s": self.batch_s,

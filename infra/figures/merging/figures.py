@@ -40,7 +40,7 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
         gpus_of_type = {gpu.name: gpu.gpus for gpu in own.gpu_types}
         self._gpus = sum(gpus_of_type[node.gpu_type] for node in own.nodes)
         """GPUs of the zone at its start, by which fairness goes."""
-        self.submitted = self._completed = self._preemptions = self._undone_merges = 0
+        self._undone_merges = 0
         self._first_s: float | None = None
         """Time of the first submission."""
         self._last_s: float | None = None
@@ -101,7 +101,6 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
         self.now_s = time_s
         match event:
             case JobSubmitted(zone=self._zone, workload=TuningWorkload()):
-                self.submitted += self._has_begun(event)
                 self._first_s = time_s if self._first_s is None else self._first_s
             case RunFinished() if self._job(event.job_id) is not None:
                 self._last_s = time_s
@@ -139,14 +138,14 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
         makespan_s = 0.0 if self._first_s is None or self._last_s is None else self._last_s - self._first_s
         return MergingEvaluation(
             jobs=self.submitted,
-            completed=self._completed,
+            completed=self.completed,
             jct=Distribution.of([job.jct_s for job in done if job.jct_s is not None]),
             makespan_s=makespan_s,
             temporal_share=_share(done, "temporal"),
             spatial_share=_share(done, "spatial"),
             merges_undone=self._undone_merges,
             saved_s=self.saved_s,
-            preemptions=self._preemptions,
+            preemptions=self.totals()["preemptions"],
             gain=self._gain_errors.figures(),
             iterations_alone=self._alone_errors.figures(),
             iterations_merged=self._merged_errors.figures(),
@@ -224,10 +223,8 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
         if change.gpus:
             self._tasks[change.task_id] = change
         for job in jobs:
-            preemptions = job.preemptions
             job.task = change if change.gpus else None
             job.change(time_s, change, begun)
-            self._preemptions += job.preemptions - preemptions
 
     def _clear(self, time_s: float, task_id: str) -> None:
         """Remove a task that has ended or changes."""
@@ -264,7 +261,6 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
                 job.profiled_on = None
 
     def _end(self, time_s: float, job: TuningTimeline) -> None:
-        self._completed += job.state == "completed"
         if job.finished_s is None:
             self._last_s = time_s
         task, job.task, job.profiled_on = job.task, None, None
