@@ -141,10 +141,18 @@ class Board:
         if decision.place <= self._place:
             return
         self._place = decision.place
-        if decision.place[0] > self._folded:
+        if not self.has_event_of(decision):
             self._waiting.append((decision, time_s))
         else:
             self._fold(decision, time_s)
+
+    def has_event_of(self, decision: Decision) -> bool:
+        """Return whether the event of a decision is folded.
+
+        Raises:
+            InvalidRecordError: the id of the decision is invalid.
+        """
+        return decision.place[0] <= self._folded
 
     def _fold(self, decision: Decision, time_s: float | None) -> None:
         with self._surviving(decision.outcome.TYPE):

@@ -1,15 +1,20 @@
 """Messages of nodes: decisions do not repeat them, and views join them to the decisions."""
 
+from collections.abc import Iterator
+
 import pytest
 
-from infra.figures.board import Board
+from infra.commands.watch import lines
+from infra.figures.board import Board, Boards
 from infra.figures.messages import KEPT
 from infra.views.story import Story
 from infra.views.words import describe, happening
 from schemas.base import Event
+from schemas.codec import Decision, Envelope
 from schemas.decisions import JobRefunded
 from schemas.elastic.commands import WorkersAssigned, WorkersReleased
 from schemas.fleet import CommandRefused, NodeOffline, RefusedRun
+from streams.cell.cell import LedgerEvent
 from tests.support import elastic, moe
 from tests.support.cells import Bench, bid, failed, failed_order, offline, online, refused, tick
 from tests.support.merging_script import Script, share
@@ -112,6 +117,22 @@ def test_late_refund_has_the_message_of_its_failure() -> None:
     bench.send(elastic.gone(waits))
     assert isinstance(bench.decisions[-1].outcome, JobRefunded)
     assert last_line(bench) == f"j refunded 0.0000 (run_failed): {TEXT}"
+
+
+def test_a_line_waits_for_the_event_of_its_decision() -> None:
+    bench, boards = Bench.configured(), Boards()
+    bench.send(tick(0), online("a1"), left("a1"))
+    *earlier, last = bench.ledger
+    read: list[LedgerEvent | Decision] = [*earlier, *bench.decisions, last]
+
+    def records() -> Iterator[Envelope | Decision]:
+        for record in read:
+            boards.fold(record)
+            yield record.envelope if isinstance(record, LedgerEvent) else record
+
+    shown = list(lines(records(), boards, None))
+    assert shown[-1] == f"00:16:40  c  a1 is down (offline): {TEXT}"
+    assert not list(lines(records(), boards, "another"))
 
 
 def test_refusals_are_part_of_a_story() -> None:
