@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
+from pydantic_core.core_schema import ErrorType
 
 from schemas.base import Event, Identifier, Outcome, Record, UnixTime
 from schemas.facts import Facts
@@ -31,6 +32,10 @@ _LARGE_BYTES = 4_096
 600 bytes."""
 _MAX_FAULTS = 10
 """Most faults that an error describes; it counts the others."""
+_LIBRARY_FAULTS = frozenset(get_args(ErrorType))
+"""Types of faults that the library names."""
+_BOUNDS = {"above_bound": ("max_length", "le", "lt"), "below_bound": ("min_length", "ge", "gt")}
+"""Names of bounds in the context of the library's faults."""
 SPECVERSION = "1.0"
 """The version of CloudEvents."""
 _ATTRIBUTES = ("specversion", "id", "type", "source", "time")
@@ -299,12 +304,18 @@ def describe(error: ValidationError, prefix: str = "") -> str:
 
 
 def facts_of(error: ValidationError) -> Facts:
-    """Return facts of the first fault of a validation error: its word, its place, and its context."""
+    """Return facts of the first fault of a validation error, in words that no library chooses: of a `Fault`
+    its own; of another fault the field, and its bound if it is beyond one."""
     fault = own_faults(error)[0]
-    context = fault.get("ctx", {})
-    facts = {name: value for name, value in context.items() if isinstance(value, int | float | str | tuple)}
-    place = {"field": _place(fault["loc"], "")} if fault["loc"] else {}
-    return {"case": fault["type"], **place, **facts}
+    word, context = fault["type"], fault.get("ctx", {})
+    place: Facts = {"field": _place(fault["loc"], "")} if fault["loc"] else {}
+    if word not in _LIBRARY_FAULTS:
+        return {"case": word, **place, **context}
+    for case, names in _BOUNDS.items():
+        bound = next((context[name] for name in names if isinstance(context.get(name), int | float)), None)
+        if bound is not None:
+            return {"case": case, **place, "bound": bound}
+    return {"case": "invalid", **place}
 
 
 def _place(path: Sequence[str | int], prefix: str) -> str:

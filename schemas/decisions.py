@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 from pydantic import Field
 
 from schemas.base import Amount, Identifier, OpenWords, Outcome, Samples
-from schemas.facts import Facts, Message
+from schemas.facts import Facts
 from schemas.kind import AnyEvidence, ReasonedDecision
 
 JobStateName = Literal["waiting", "admitted", "rejected", "withdrawn", "refunded", "completed"]
@@ -227,8 +227,6 @@ class NodeStatusChanged(Outcome):
     status: NodeStatus
     reason: NodeStatusReason
     """Reason of the status. `awaited`: the cell waits for a report that the node is fit for this zone."""
-    message: Message = ""
-    """Message of the node, for an operator."""
 
 
 class NodeMoved(Outcome):

@@ -18,7 +18,8 @@ FactName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 """Name of a fact with its unit, as for fields: `waited_s`, `held_bytes`."""
 
 Fact = int | float | str | tuple[str, ...]
-"""A number, an identifier or a word of a closed list, several of these, or a text from an event."""
+"""A number, an identifier or a word of a closed list, or several of these. Texts stay in the events, from
+which views take them."""
 
 
 NO_FACTS: Mapping[str, Fact] = MappingProxyType({})
@@ -28,17 +29,13 @@ def _clipped(text: str) -> str:
     return text[:MAX_TEXT_LENGTH]
 
 
-Message = Annotated[str, AfterValidator(_clipped)]
-"""A text from an event, cut to a length fit for a log, so that no decision fails for it."""
-
-
 def _all_clipped(facts: dict[str, Fact]) -> dict[str, Fact]:
     return {name: _clipped(fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
 
 
 Facts = Annotated[dict[FactName, Fact], Field(max_length=16), AfterValidator(_all_clipped)]
-"""Facts by name. Texts are cut like a `Message`. If a reason has several cases, the fact `case` is a word of
-a closed list."""
+"""Facts by name. Names are cut to a length fit for a log, so that no decision fails for one. If a reason has
+several cases, the fact `case` is a word of a closed list."""
 
 
 def facts_bytes(facts: Mapping[str, Fact]) -> int:

@@ -11,9 +11,9 @@ from infra.commands.options import CellName, ExpectHead, Json, kept_heads
 from infra.commands.output import print_json, remark, say
 from infra.commands.what_if import check_ledger
 from infra.errors import CommandError
-from infra.figures.auction.basis import describe_basis
 from infra.simulation.auction.price_forecast import forecast_from_ledger, own_forecasts
 from infra.simulation.what_if import ledger_configuration
+from infra.views.auction.basis import describe_basis
 
 
 def forecast(

@@ -2,7 +2,7 @@
 
 import json
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -98,21 +98,44 @@ def _show(boards: Boards, cell: str | None, jobs: int) -> None:
 def _show_live(follower: BoardFollower, cell: str | None, jobs: int) -> None:
     screen = console()
     if not screen.is_terminal:
-        records: Iterable[Envelope | Decision] = follower.catch_up()
-        while True:
-            for record in records:
-                if not isinstance(record, Decision) or cell not in (None, record.cell):
-                    continue
-                job = follower.boards[record.cell].jobs.by_id.get(getattr(record.outcome, "job_id", ""))
-                line = happening(record, None if job is None else policy_of(job.submission))
-                if line is not None:
-                    say(f"{_clock(record.time_s)}  {record.cell}  {line}")
-            records = follower.poll(_POLL_S)
+        for line in lines(_endless(follower), follower.boards, cell):
+            say(line)
     _catch_up(follower)
     with Live(console=screen, refresh_per_second=4) as live:
         while True:
             follower.poll(_POLL_S)
             live.update(Group(*(board_view(board, jobs) for board in _chosen(follower.boards, cell))))
+
+
+def _endless(follower: BoardFollower) -> Iterator[Envelope | Decision]:
+    yield from follower.catch_up()
+    while True:
+        yield from follower.poll(_POLL_S)
+
+
+def lines(
+    records: Iterable[Envelope | Decision], boards: Mapping[str, Board], cell: str | None
+) -> Iterator[str]:
+    """Yield a line for each decision that is shown to watchers, as soon as its event is folded.
+
+    Args:
+        records: records that `boards` have folded.
+        cell: name of the only cell that is shown; None for all.
+    """
+    waiting: deque[Decision] = deque()
+    for record in records:
+        if isinstance(record, Decision) and cell in (None, record.cell):
+            waiting.append(record)
+        while waiting and boards[waiting[0].cell].has_event_of(waiting[0]):
+            decision = waiting.popleft()
+            if (line := _line(decision, boards[decision.cell])) is not None:
+                yield f"{_clock(decision.time_s)}  {decision.cell}  {line}"
+
+
+def _line(decision: Decision, board: Board) -> str | None:
+    job = board.jobs.by_id.get(getattr(decision.outcome, "job_id", ""))
+    policy = None if job is None else policy_of(job.submission)
+    return happening(decision, policy, board.messages.of(decision))
 
 
 def _catch_up(follower: BoardFollower) -> None:

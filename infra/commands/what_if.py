@@ -17,6 +17,7 @@ from infra.simulation.alternative import Alternative, check_comparable, losses
 from infra.simulation.edits import Edits
 from infra.simulation.what_if import WhatIf, ledger_configuration, recorded, what_if
 from infra.text import units
+from infra.views.figures import job_cells
 from infra.views.tables import columns_of, state_of, summary_table, zone_tables
 from schemas.cells import CellConfigured
 from streams.replay.files import DECISIONS_FILE, LEDGER_FILE, fold_file, verify_files
@@ -43,9 +44,9 @@ def difference_table(found: WhatIf, title: str) -> Table:
     differing = [job for job in found.jobs() if job.differs]
     cells = [
         [
-            found.before.job_cells(job.before),
-            found.simulated.job_cells(job.simulated),
-            found.after.job_cells(job.after),
+            job_cells(found.before, job.before),
+            job_cells(found.simulated, job.simulated),
+            job_cells(found.after, job.after),
         ]
         for job in differing
     ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from infra.demo.data import pieces, write_records, write_task
-from infra.demo.stage import MODEL, Record, Stage, refuse_lost
+from infra.demo.stage import MODEL, Record, Stage
 from schemas.codec import Decision
 from schemas.decisions import JobCompleted
 from schemas.experts.outcomes import PlacementDecided
@@ -125,7 +125,7 @@ class ExpertsScene:
         yield from self._until_done(_SERVED)
 
     def note(self, records: Sequence[Record]) -> None:
-        refuse_lost(records, [_TRAINED, _SERVED])
+        self.stage.refuse_lost(records, [_TRAINED, _SERVED])
         for record in records:
             match record.outcome if isinstance(record, Decision) else record.event:
                 case ExpertsRouted(job_id=job_id) as report if job_id == _TRAINED:

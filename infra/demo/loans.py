@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from infra.demo.stage import MODEL, Record, Stage, refuse_lost
+from infra.demo.stage import MODEL, Record, Stage
 from schemas.codec import Decision
 from schemas.decisions import JobCompleted
 from schemas.elastic.workload import ElasticTerms, ElasticWorkload, TrainingHyperparameters
@@ -95,7 +95,7 @@ class LoanScene:
         yield from self._until(lambda: self.completed is not None, f"{_JOB} to be done")
 
     def note(self, records: Sequence[Record]) -> None:
-        refuse_lost(records, [_JOB])
+        self.stage.refuse_lost(records, [_JOB])
         for record in records:
             match record.outcome if isinstance(record, Decision) else record.event:
                 case LoanChanged(server=server, status="on_loan"):

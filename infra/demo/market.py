@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from infra.demo.cell import FirstRun, zone_at
-from infra.demo.stage import Record, Stage, refuse_lost
+from infra.demo.stage import Record, Stage
 from infra.figures.jobs import JobTimeline
 from infra.text import counted, first_of, time_s_of
 from infra.workloads.arrivals import Arrival
@@ -142,7 +142,7 @@ class MarketScene:
         yield from self._trade(deque(sorted(bids, key=lambda timed: timed.time_s)))
 
     def note(self, records: Sequence[Record]) -> None:
-        refuse_lost(records, list(self._first))
+        self.stage.refuse_lost(records, list(self._first))
         for record in records:
             if isinstance(record, Envelope):
                 self._note_event(record)

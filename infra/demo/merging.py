@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from infra.demo.data import pieces, write_task
-from infra.demo.stage import MODEL, Record, Stage, refuse_lost
+from infra.demo.stage import MODEL, Record, Stage
 from schemas.codec import Decision
 from schemas.decisions import JobCompleted
 from schemas.lora import Dataset
@@ -117,7 +117,7 @@ class MergingScene:
             yield f"{', '.join(left)} to be tuned"
 
     def note(self, records: Sequence[Record]) -> None:
-        refuse_lost(records, list(_WORKLOADS))
+        self.stage.refuse_lost(records, list(_WORKLOADS))
         for record in records:
             match record.outcome if isinstance(record, Decision) else None:
                 case MergeJudged(job_id=job_id) as judged if job_id == _LEARNER:

@@ -176,6 +176,19 @@ class Stage:
             if playing and quiet_s > self.patience_s:
                 raise CommandError(f"nothing has happened for {quiet_s:.0f} s: waiting for {waits}")
 
+    def refuse_lost(self, records: Sequence[Record], job_ids: Sequence[str]) -> None:
+        """Check that none of these jobs is rejected or refunded.
+
+        Raises:
+            CommandError: a job is rejected or refunded.
+        """
+        for record in records:
+            if isinstance(record, Decision) and isinstance(record.outcome, JobRefunded | JobRejected):
+                lost, message = record.outcome, self.board.messages.of(record)
+                if lost.job_id in job_ids:
+                    why = ": ".join(filter(None, (sentence(lost), message)))
+                    raise CommandError(f"{lost.job_id} is {lost.STATE} ({lost.reason}): {why}")
+
     def drain(self, scenes: Sequence[Scene]) -> None:
         """Process further records, until none come for a second or five seconds have passed."""
         deadline_s = time.monotonic() + _DRAIN_S
@@ -202,8 +215,9 @@ class Stage:
             self.first_decision_s = now_s
         if isinstance(record.outcome, JobCompleted) and self.first_adapter_s is None:
             self.first_adapter_s = now_s
-        # States of zones are decided too often to be shown.
-        line = None if isinstance(record.outcome, ZoneView) else happening(record)
+        if isinstance(record.outcome, ZoneView):
+            return  # states of zones are decided too often to be shown
+        line = happening(record, message=self.board.messages.of(record))
         if line is not None:
             self.progress.say(line)
 
@@ -213,19 +227,6 @@ def _is_progress(record: Record) -> bool:
     if isinstance(record, Envelope):
         return isinstance(record.event, FleetEvent | JobSubmitted)
     return isinstance(record.outcome, JobOutcome | Command)
-
-
-def refuse_lost(records: Sequence[Record], job_ids: Sequence[str]) -> None:
-    """Check that none of these jobs is rejected or refunded.
-
-    Raises:
-        CommandError: a job is rejected or refunded.
-    """
-    for record in records:
-        if isinstance(record, Decision) and isinstance(record.outcome, JobRefunded | JobRejected):
-            lost = record.outcome
-            if lost.job_id in job_ids:
-                raise CommandError(f"{lost.job_id} is {lost.STATE} ({lost.reason}): {sentence(lost)}")
 
 
 @contextmanager

@@ -8,7 +8,8 @@ from typing import Any, Self
 
 from infra.figures.jobs import Jobs, JobTimeline
 from infra.figures.loans import CellLoans
-from infra.figures.nodes import Node, Nodes
+from infra.figures.messages import Messages
+from infra.figures.nodes import Nodes
 from infra.figures.zone import ZoneFigures, figures_of
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
@@ -46,6 +47,7 @@ class Board:
     jobs: Jobs = field(default_factory=Jobs)
     nodes: Nodes = field(default_factory=Nodes)
     loans: CellLoans = field(default_factory=CellLoans)
+    messages: Messages = field(default_factory=Messages)
     solves: Solves = field(default_factory=Solves)
     zones: dict[str, ZoneFigures[Any]] = field(default_factory=dict)
     """Figures of the zones whose policies have any, by zone."""
@@ -107,6 +109,7 @@ class Board:
 
     def _fold_event(self, entry: LedgerEvent, time_s: float | None) -> None:
         event = entry.envelope.event
+        self.messages.fold_event(entry)
         self.nodes.fold_event(entry.envelope)
         match event:
             case CellConfigured() if self._configuration is None:
@@ -138,10 +141,18 @@ class Board:
         if decision.place <= self._place:
             return
         self._place = decision.place
-        if decision.place[0] > self._folded:
+        if not self.has_event_of(decision):
             self._waiting.append((decision, time_s))
         else:
             self._fold(decision, time_s)
+
+    def has_event_of(self, decision: Decision) -> bool:
+        """Return whether the event of a decision is folded.
+
+        Raises:
+            InvalidRecordError: the id of the decision is invalid.
+        """
+        return decision.place[0] <= self._folded
 
     def _fold(self, decision: Decision, time_s: float | None) -> None:
         with self._surviving(decision.outcome.TYPE):
@@ -153,6 +164,7 @@ class Board:
             self._read_clock(decision.time_s)
         if time_s is None:
             time_s = self._now_s if decision.time_s is None else decision.time_s
+        self.messages.fold_decision(decision)
         self.jobs.fold_decision(time_s, decision)
         self.nodes.fold_decision(decision)
         self.loans.fold_decision(outcome)
@@ -180,16 +192,6 @@ class Board:
             if speed is not None:  # a cell ignores reports of nodes of other zones
                 busy_s[run.number] = max(run.samples_done - run.first_samples, 0) / speed
         return busy_s
-
-    def job_cells(self, job: JobTimeline) -> dict[str, str]:
-        """Return the figures of a job by its zone, by the name of the column."""
-        figures = self.zones.get(job.zone)
-        return {} if figures is None else dict(figures.job_cells(job))
-
-    def node_cells(self, node: Node) -> dict[str, str]:
-        """Return the figures of a node by its zone, by the name of the column."""
-        figures = self.zones.get(node.zone)
-        return {} if figures is None else dict(figures.node_cells(node))
 
     @property
     def waiting(self) -> int:

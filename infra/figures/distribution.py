@@ -26,11 +26,6 @@ class Distribution:
         """Return a JSON object."""
         return {"mean_s": self.mean_s} | {f"p{name}_s": value for name, value in self.percentiles_s.items()}
 
-    def row(self) -> str:
-        """Return a text for people."""
-        parts = ", ".join(f"{name} %: {value:,.0f} s" for name, value in self.percentiles_s.items())
-        return f"mean {self.mean_s:,.0f} s; {parts}"
-
 
 def _percentile(ordered: Sequence[float], percent: int) -> float:
     if not ordered:

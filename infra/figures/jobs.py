@@ -111,6 +111,10 @@ class JobTimeline:
         """Return its whole time without GPUs until `time_s`."""
         return self.queuing_s + (0.0 if self.waits_since_s is None else time_s - self.waits_since_s)
 
+    def counts(self) -> Counter[str]:
+        """Return what its zone sums up over all jobs, by name."""
+        return Counter()
+
     def run(self, time_s: float) -> None:
         """End its wait: it has GPUs, or is over."""
         self.queuing_s, self.waits_since_s = self.waited_s(time_s), None
@@ -147,8 +151,10 @@ class Jobs:
     """Number of submissions, repeated ones included."""
     admitted: int = 0
     """Number of jobs that were admitted."""
-    ended: Counter[JobStateName] = field(default_factory=Counter)
-    """Number of jobs that are over, by state."""
+    begun: Counter[str] = field(default_factory=Counter)
+    """Number of submissions by zone, without those that are repeated or under the id of another job."""
+    left: dict[str, Counter[str]] = field(default_factory=dict)
+    """Sums of the counts of jobs that are not kept any more, by zone."""
     rejections: Counter[str] = field(default_factory=Counter)
     """Number of rejections by reason, those of repeated submissions included."""
     revenue_micros: int = 0
@@ -158,14 +164,24 @@ class Jobs:
     _over: deque[JobTimeline] = field(default_factory=deque)
     """Jobs in the order in which they ended."""
     _runs: int = 0
+    _ended: Counter[tuple[str, JobStateName]] = field(default_factory=Counter)
+    """Number of jobs that are over, by zone and state."""
 
     def live(self) -> Iterator[JobTimeline]:
         """Yield the jobs that are not over."""
         return (job for job in self.by_id.values() if not job.is_over)
 
+    def ended(self, zone: str | None = None) -> Counter[JobStateName]:
+        """Return the number of jobs that are over by state: those of a zone, or all."""
+        counts = Counter[JobStateName]()
+        for (own, state), count in self._ended.items():
+            if zone in (None, own):
+                counts[state] += count
+        return counts
+
     def states(self) -> Counter[JobStateName]:
         """Return the number of jobs by state."""
-        return self.ended + Counter[JobStateName](job.state for job in self.live())
+        return self.ended() + Counter[JobStateName](job.state for job in self.live())
 
     def fold_event(self, time_s: float, envelope: Envelope) -> None:
         """Fold a ledger event of a time."""
@@ -197,6 +213,7 @@ class Jobs:
         """Remove and yield the jobs that are over and are not kept any more."""
         while self.kept is not None and len(self._over) > self.kept:
             job = self._over.popleft()
+            self.left.setdefault(job.zone, Counter()).update(job.counts())
             if self.by_id.get(job.job_id) is job:
                 del self.by_id[job.job_id]
             yield job
@@ -211,6 +228,7 @@ class Jobs:
         self._asked[event_id] = _Asked(event, time_s, known)
         if known is None or known.state == "rejected":
             self._begin(event_id)
+            self.begun[event.zone] += 1
 
     def _begin(self, event_id: str) -> JobTimeline:
         """Begin the timeline of a submission; one under the same id must be over."""
@@ -231,6 +249,7 @@ class Jobs:
         job = self.by_id.get(asked.event.job_id)
         if job is not None and job.event_id == event_id:
             del self.by_id[job.job_id]
+            self.begun[job.zone] -= asked.before is not job
             if asked.before is not None:
                 self.by_id[job.job_id] = asked.before
         return True
@@ -279,7 +298,7 @@ class Jobs:
             job.over_s = time_s
             job.run(time_s)
             job.nodes.clear()
-            self.ended[job.state] += 1
+            self._ended[outcome.zone, job.state] += 1
             self._over.append(job)
 
     def _report(self, time_s: float, job: JobTimeline, report: RunReport) -> None:

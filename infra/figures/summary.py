@@ -1,12 +1,10 @@
 """Figures of a cell's log, for the end of a simulation and of the demo."""
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from infra.figures.board import Board
 from infra.figures.zone import ZoneFigures
-from infra.text import units
 
 F = TypeVar("F", bound=ZoneFigures[Any])
 
@@ -78,42 +76,19 @@ class Summary:
             "zones": {zone: part for zone, figures in self.zones.items() if (part := figures.as_json())},
         }
 
-    def rows(self) -> Iterator[tuple[str, str]]:
-        """Yield each figure of the cell with its name, as texts for people."""
-        if self.faults:
-            yield "events that faulted", str(self.faults)
-        yield "jobs", str(self.jobs)
-        yield "admitted", str(self.admitted)
-        for reason, count in self.rejected.items():
-            yield f"rejected: {reason}", str(count)
-        yield "completed", str(self.completed)
-        yield "refunded", str(self.refunded)
-        yield "withdrawn", str(self.withdrawn)
-        yield "nodes lost", str(self.nodes_lost)
-        if self.servers_lent:
-            yield "servers lent", str(self.servers_lent)
-        for status, count in self.reclaims.items():
-            yield f"reclaims: {status}", str(count)
-        yield "revenue", units(self.revenue_micros)
-        if self.utilisation is not None:
-            yield "utilisation of all nodes' time", f"{self.utilisation:.1%}"
-        if self.solves:
-            yield "solves, and seconds of solvers", f"{self.solves}, {self.solve_s:.1f} s"
-            yield "solves that found nothing", str(self.solves_without_solution)
-
 
 def summarise(board: Board) -> Summary:
     """Return the figures so far."""
-    jobs = board.jobs
+    jobs, ended = board.jobs, board.jobs.ended()
     return Summary(
         events=board.events,
         faults=board.faults,
         jobs=jobs.submitted,
         admitted=jobs.admitted,
         rejected=dict(jobs.rejections.most_common()),
-        completed=jobs.ended["completed"],
-        refunded=jobs.ended["refunded"],
-        withdrawn=jobs.ended["withdrawn"],
+        completed=ended["completed"],
+        refunded=ended["refunded"],
+        withdrawn=ended["withdrawn"],
         nodes_lost=board.nodes.losses,
         servers_lent=board.loans.lent,
         reclaims=dict(sorted(board.loans.reclaims.items())),

@@ -1,14 +1,14 @@
 """Interface of a policy's figures of one zone."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pkgutil import resolve_name
 from typing import Any, Generic, TypeVar
 
 from infra.figures.jobs import Jobs, JobTimeline
-from infra.figures.nodes import Node, Nodes
+from infra.figures.nodes import Nodes
 from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
-from schemas.jobs import JobSubmitted
 from schemas.kinds import KINDS
 
 Table = Sequence[Mapping[str, Any]]
@@ -23,13 +23,14 @@ class ZoneFigures(Generic[J]):
 
     The caller gives the times (Unix s): a simulation those of its steps, a follower of a log those of the
     cell's clock, which stands still between two ticks. A decision is folded after its event. Jobs and nodes
-    are folded first, so figures may set fields of jobs. Each method is optional.
+    are folded first, so figures may set fields of jobs. Each method is optional. Words for people are made by
+    the policy's view.
     """
 
     JOB: type[J]
     """Type of the zone's jobs."""
 
-    def __init__(self, cell: CellConfigured, zone: str, jobs: Jobs, nodes: Nodes) -> None:  # noqa: ARG002
+    def __init__(self, cell: CellConfigured, zone: str, jobs: Jobs, nodes: Nodes) -> None:
         """Begin.
 
         Args:
@@ -38,6 +39,8 @@ class ZoneFigures(Generic[J]):
             jobs: Jobs of the cell.
             nodes: Nodes of the cell.
         """
+        self.policy: str = next(each.policy.kind for each in cell.zones if each.id == zone)
+        """Kind of the zone's policy, as it is at first."""
         self._zone = zone
         self._jobs = jobs
         self._nodes = nodes
@@ -48,14 +51,6 @@ class ZoneFigures(Generic[J]):
     def fold_outcome(self, time_s: float, outcome: Outcome) -> None:
         """Fold a decision of the cell."""
 
-    def headline(self) -> str:
-        """Return the state in a few words, for the line above a watcher's tables."""
-        return ""
-
-    def rows(self) -> Iterator[tuple[str, str]]:
-        """Yield names and texts for a summary."""
-        yield from ()
-
     def as_json(self) -> dict[str, Any]:
         """Return the figures as a JSON object."""
         return {}
@@ -64,13 +59,22 @@ class ZoneFigures(Generic[J]):
         """Return tables for files, by the file's name without its ending."""
         return {}
 
-    def job_cells(self, job: JobTimeline) -> Mapping[str, str]:  # noqa: ARG002
-        """Return the cells of a job's row, by the name of the column."""
-        return {}
+    @property
+    def submitted(self) -> int:
+        """Number of submitted jobs, without those that are repeated or under the id of another job."""
+        return self._jobs.begun[self._zone]
 
-    def node_cells(self, node: Node) -> Mapping[str, str]:  # noqa: ARG002
-        """Return the cells of a node's row, by the name of the column."""
-        return {}
+    @property
+    def completed(self) -> int:
+        """Number of completed jobs."""
+        return self._jobs.ended(self._zone)["completed"]
+
+    def totals(self) -> Counter[str]:
+        """Return the sums of the counts of all jobs of the zone (`JobTimeline.counts`)."""
+        totals = Counter(self._jobs.left.get(self._zone))
+        for job in self.kept():
+            totals.update(job.counts())
+        return totals
 
     def kept(self) -> Iterator[J]:
         """Yield the jobs of the zone that are not over or are kept, in the order of submission."""
@@ -81,12 +85,6 @@ class ZoneFigures(Generic[J]):
     def admitted(self) -> Iterator[J]:
         """Yield the jobs of the zone that are admitted and not over."""
         return (job for job in self.kept() if job.state == "admitted")
-
-    def _has_begun(self, event: JobSubmitted) -> bool:
-        """Return whether a submission has just begun a timeline: it is neither repeated nor under the id of
-        another job."""
-        job = self._jobs.by_id.get(event.job_id)
-        return job is not None and job.submission is event
 
     def _job(self, job_id: str) -> J | None:
         job = self._jobs.by_id.get(job_id)

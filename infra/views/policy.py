@@ -1,12 +1,39 @@
 """Interface between the general views and a policy's own view."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pkgutil import resolve_name
 from types import MappingProxyType
+from typing import Any, Generic, TypeVar
 
+from infra.figures.jobs import JobTimeline
+from infra.figures.nodes import Node
+from infra.figures.zone import ZoneFigures
 from schemas.base import Event, Outcome, Record
 from schemas.kinds import KINDS
+
+F = TypeVar("F", bound=ZoneFigures[Any])
+J = TypeVar("J", bound=JobTimeline)
+
+
+class FiguresView(Generic[F, J]):
+    """Words of a policy for the figures of its zones and jobs. Each method is optional."""
+
+    def headline(self, figures: F) -> str:  # noqa: ARG002
+        """Return the state of a zone in a few words, for the line above a watcher's tables."""
+        return ""
+
+    def rows(self, figures: F) -> Iterable[tuple[str, str]]:  # noqa: ARG002
+        """Yield names and texts for a summary of a zone."""
+        return ()
+
+    def job_cells(self, figures: F, job: J) -> Mapping[str, str]:  # noqa: ARG002
+        """Return the cells of a job's row, by the name of the column."""
+        return {}
+
+    def node_cells(self, figures: F, node: Node) -> Mapping[str, str]:  # noqa: ARG002
+        """Return the cells of a node's row, by the name of the column."""
+        return {}
 
 
 class PolicyView:
@@ -19,6 +46,8 @@ class PolicyView:
 
     sentences: Mapping[str, str] = MappingProxyType({})
     """Sentences for the reasons of the policy's decisions, as in `infra.views.sentences`."""
+    figures: FiguresView[Any, Any] = FiguresView()
+    """Words for the policy's `ZoneFigures`."""
 
     def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:  # noqa: ARG002
         """Return the record reduced to one job, such as a problem for a solver; None if the record is not

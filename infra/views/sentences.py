@@ -17,8 +17,20 @@ from schemas.kinds import KINDS
 Sentences = Mapping[str, str]
 """Formats of a record's facts and fields, by reason, or by reason and case as `reason/case`."""
 
+
+def failed_run_sentences(reason: str) -> Sentences:
+    """Return the sentences for the facts of a failed run under a reason. The event of the failure has the
+    node's message."""
+    return {
+        reason: "run {run_id} on node {node}",
+        f"{reason}/refused": "node {node} refuses run {run_id}, {refusal}",
+        f"{reason}/silent": "node {node} has reported nothing of run {run_id} for {silent_s:.0f} s",
+    }
+
+
 _GENERAL: Sentences = MappingProxyType(
     {
+        **failed_run_sentences("run_failed"),
         "breaks_a_promise/costs_too_high": (
             "zone {zone}: a node of type {gpu_type} may cost {cost_micros} over the horizon, and "
             "{most_cost_micros} are added up exactly"
@@ -59,7 +71,7 @@ _GENERAL: Sentences = MappingProxyType(
         ),
         "cell_not_configured": "the cell has no configuration yet",
         "clock_went_back": "the clock is at {time_s} s, the tick at {tick_time_s} s",
-        "command_refused": "node {node} refuses command {command_id}, {refusal}: {message}",
+        "command_refused": "node {node} refuses command {command_id}, {refusal}",
         "due_too_soon": (
             "reclaim {reclaim_id} is due at {due_s} s, and it is {time_s} s: zone {zone} "
             "guarantees {notice_s} s"
@@ -70,6 +82,38 @@ _GENERAL: Sentences = MappingProxyType(
         "inside_headroom": (
             "{left_servers} of {own_servers} servers are left: a load of {load} with headroom {headroom} "
             "needs {needed_servers}"
+        ),
+        "invalid_configuration/above_bound": "{field} is above its bound of {bound}",
+        "invalid_configuration/base_model_too_large": (
+            "zone {zone}: a node of type {gpu_type} has {memory_gib} GiB, and the base model takes "
+            "{base_model_gib} GiB"
+        ),
+        "invalid_configuration/below_bound": "{field} is below its bound of {bound}",
+        "invalid_configuration/configuration_too_long": (
+            "the configuration would have {bytes} bytes, and {most_bytes} are the most"
+        ),
+        "invalid_configuration/costs_too_high": (
+            "zone {zone}: a node of type {gpu_type} may cost {cost_micros} over the horizon, and "
+            "{most_cost_micros} are added up exactly"
+        ),
+        "invalid_configuration/given_twice": "{name} is given twice",
+        "invalid_configuration/gpu_type_too_slow": (
+            "zone {zone}: a node of type {gpu_type} trains less than one sample in a slot of {slot_s} s"
+        ),
+        "invalid_configuration/invalid": "{field} is invalid",
+        "invalid_configuration/lends_to_itself": "zone {zone} lends to itself",
+        "invalid_configuration/no_node_left": "zone {zone} keeps at least one node",
+        "invalid_configuration/no_room_for_live_jobs": (
+            "{left_bytes} bytes of a snapshot would be left to live jobs, and {needed_bytes} are needed"
+        ),
+        "invalid_configuration/too_many_node_slots": (
+            "the cell would have {node_slots} node-slots, and holds {most_node_slots} at most"
+        ),
+        "invalid_configuration/unknown_borrower": "zone {zone} lends to unknown zone {borrower}",
+        "invalid_configuration/unknown_gpu_type": "zone {zone} has no GPU type {gpu_type}",
+        "invalid_configuration/unknown_tariff": "zone {zone}: node {node} pays unknown tariff {tariff}",
+        "invalid_configuration/window_too_large": (
+            "{remembered_ids} ids would be remembered, and {most_remembered_ids} are the most"
         ),
         "job_ending": "job {job_id} is ending already",
         "more_than_on_loan": (
@@ -101,9 +145,7 @@ _GENERAL: Sentences = MappingProxyType(
             "the profile is of base model {base_model}, and zone {zone} has {zone_base_model}"
         ),
         "profile_refused/unknown_gpu_type": "zone {zone} has no GPU type {gpu_type}",
-        "run_failed": "node {node}: {error}",
         "run_failed/ended": "node {node} has ended its run",
-        "run_failed/silent": "node {node} has reported nothing of run {run_id} for {silent_s:.0f} s",
         "runner_missing": "node {node} lacks runners that policy {policy} needs: {runners}",
         "stale_adoption": (
             "rules {rules} were to follow rules {previous_rules} after ledger offset {state_offset}, and "

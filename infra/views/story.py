@@ -8,13 +8,14 @@ from typing import Any, Literal
 from infra.figures.board import Board
 from infra.figures.jobs import JobTimeline
 from infra.text import time_s_of
+from infra.views.figures import job_cells
 from infra.views.policy import policy_views
 from infra.views.sentences import policy_of, sentence
 from schemas.base import Event, Outcome, ZoneView
 from schemas.cells import CellConfigured
 from schemas.codec import Decision, Envelope
 from schemas.decisions import EventIgnored, JobStateName
-from schemas.fleet import RunReport, RunStarted
+from schemas.fleet import CommandRefused, RunReport, RunStarted
 from schemas.solves import SolveRequested
 from streams.cell.cell import LedgerEvent
 
@@ -96,7 +97,7 @@ class Story:
         not among the records."""
         board = self._board()
         job = self._job(board)
-        return {} if job is None else board.job_cells(job)
+        return {} if job is None else job_cells(board, job)
 
     def fold_event(self, offset: int, envelope: Envelope) -> None:
         """Add a ledger event, if it is about the job."""
@@ -151,6 +152,8 @@ class Story:
     def _own_part(self, record: Event | Outcome) -> Event | Outcome | None:
         if getattr(record, "job_id", None) == self.job_id:
             return record
+        if isinstance(record, CommandRefused):
+            return record if any(run.job_id == self.job_id for run in record.runs) else None
         if isinstance(record, SolveRequested):
             is_named = self.job_id in record.job_ids
             return record.model_copy(update={"job_ids": (self.job_id,)}) if is_named else None

@@ -11,6 +11,7 @@ from infra.figures.jobs import JobTimeline
 from infra.figures.loans import holdings
 from infra.figures.summary import Summary
 from infra.text import counted, units, written
+from infra.views.figures import headline, job_cells, node_cells, summary_rows, zone_rows
 from infra.views.sentences import sentence
 from schemas.loans import LoanChanged
 from schemas.text import plain
@@ -27,7 +28,7 @@ def board_view(board: Board, most_jobs: int) -> RenderableType:
         *(f"{count} {state}" for state, count in sorted(counts.items())),
         f"revenue {units(board.jobs.revenue_micros)}",
     ]
-    headlines = {zone: figures.headline() for zone, figures in board.zones.items()}
+    headlines = {zone: headline(figures) for zone, figures in board.zones.items()}
     lending: list[RenderableType] = []
     if board.loans.has_any:
         lending = [_holding_table(board), *_reclaim_lines(board)]
@@ -94,7 +95,7 @@ def _node_table(board: Board) -> Table:
         for name in job.nodes:
             running.setdefault(name, []).append(job.job_id)
     loans = board.loans.by_server
-    added = [{**_loan_cells(loans.get(node.node)), **board.node_cells(node)} for node in nodes]
+    added = [{**_loan_cells(loans.get(node.node)), **node_cells(board, node)} for node in nodes]
     columns = columns_of(added)
     table = Table("node", "zone", "type", "status", *columns, "runs")
     for node, cells in zip(nodes, added, strict=True):
@@ -110,7 +111,7 @@ def _node_table(board: Board) -> Table:
 
 
 def _job_table(board: Board, jobs: Sequence[JobTimeline]) -> Table:
-    added = [board.job_cells(job) for job in jobs]
+    added = [job_cells(board, job) for job in jobs]
     columns = columns_of(added)
     table = Table("job", "user", "offers", "pays", "state", *columns, "node", "done", "loss", "by")
     for job, cells in zip(jobs, added, strict=True):
@@ -171,14 +172,14 @@ def _left(job: JobTimeline, time_s: float | None) -> str:
 
 def summary_table(title: str, sides: Mapping[str, Summary]) -> Table:
     """Return a table with a row per figure and a column per side, with a header for several sides."""
-    shown = [dict(side.rows()) for side in sides.values()]
+    shown = [dict(summary_rows(side)) for side in sides.values()]
     return _compared(title, list(sides), shown)
 
 
 def zone_tables(sides: Mapping[str, Summary]) -> Iterator[Table]:
     """Yield a table like that of the summary for each zone with figures."""
     for zone in dict.fromkeys(zone for side in sides.values() for zone in side.zones):
-        shown = [dict(side.zones[zone].rows()) if zone in side.zones else {} for side in sides.values()]
+        shown = [dict(zone_rows(side.zones[zone])) if zone in side.zones else {} for side in sides.values()]
         if any(shown):
             yield _compared(f"Zone {zone}", list(sides), shown)
 
@@ -200,12 +201,3 @@ def _in_order(sides: Iterable[Iterable[str]]) -> list[str]:
                 names.insert(place, name)
             place = names.index(name) + 1
     return names
-
-
-def adapter_table(summary: Summary) -> Table:
-    """Return a table with a row per adapter of a completed job."""
-    table = Table("adapter", "node", "samples", "first loss", "last loss", title_justify="left")
-    for adapter in summary.adapters:
-        losses = _rounded(adapter.first_loss), _rounded(adapter.last_loss)
-        table.add_row(adapter.job_id, adapter.node or "–", str(adapter.samples), *losses)
-    return table

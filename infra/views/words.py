@@ -20,10 +20,11 @@ from schemas.decisions import (
     NodeStatusChanged,
     ZoneAccepted,
 )
-from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
+from schemas.fleet import CommandRefused, RunFailed, RunFinished, RunProgressed, RunStarted
 from schemas.jobs import JobSubmitted, JobWithdrawalRequested
 from schemas.kind import Evidence
 from schemas.solves import SolveFinished, SolveRequested
+from schemas.text import plain
 
 
 def describe(record: Event | Outcome, policy: str | None = None) -> list[str]:
@@ -63,6 +64,9 @@ def describe(record: Event | Outcome, policy: str | None = None) -> list[str]:
             return [f"{record.node} is at {at}, after {record.node_s:.1f} s of its time{taken}{done}"]
         case RunFinished():
             return [f"{record.node} has done all {record.samples_done} samples{_loss(record.loss, 4)}"]
+        case CommandRefused():
+            why = f": {record.detail}" if record.detail else ""
+            return [f"{record.node} refuses command {record.command_id} ({record.reason}){why}"]
         case RunFailed():
             return [f"{record.node} fails at {record.samples_done} samples: {record.error}"]
         case JobRefunded():
@@ -85,12 +89,18 @@ def describe(record: Event | Outcome, policy: str | None = None) -> list[str]:
             return [record.TYPE]
 
 
-def happening(decision: Decision, policy: str | None = None) -> str | None:
+def happening(decision: Decision, policy: str | None = None, message: str = "") -> str | None:
     """Return a line for a decision that is shown to watchers; None for the others.
 
     Args:
         policy: kind of the policy of the decision's zone, if it is known: see `sentence`.
+        message: message of the node that the decision is about, see `Messages`.
     """
+    line = _happening(decision, policy)
+    return f"{line}: {plain(message)}" if line is not None and message else line
+
+
+def _happening(decision: Decision, policy: str | None) -> str | None:
     outcome = decision.outcome
     own = (view.happening(outcome) for view in policy_views())
     line = next((line for line in (*own, loan_happening(outcome)) if line is not None), None)
@@ -114,9 +124,7 @@ def happening(decision: Decision, policy: str | None = None) -> str | None:
         case NodeStatusChanged(reason="awaited"):
             return f"{outcome.node} is to come online"
         case NodeStatusChanged():
-            words = outcome.message if outcome.message.isprintable() else ascii(outcome.message)
-            message = f": {words}" if words else ""
-            return f"{outcome.node} is {outcome.status} ({outcome.reason}){message}"
+            return f"{outcome.node} is {outcome.status} ({outcome.reason})"
         case NodeMoved(to_zone=None):
             return f"{outcome.node} has left zone {outcome.from_zone} and the cell ({outcome.reason})"
         case NodeMoved():

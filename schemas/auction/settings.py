@@ -188,7 +188,7 @@ class TitanPolicy(MarketPolicy):
         node_slots = self.node_slots(zone)
         if node_slots > MAX_BATCH_NODE_SLOTS:
             yield Fault(
-                "too_many_node_slots",
+                "too_many_node_slots_to_solve",
                 f"{zone.horizon_slots} slots x {len(zone.nodes)} nodes = {node_slots}, but a solver accepts "
                 f"at most {MAX_BATCH_NODE_SLOTS}: split the zone, or plan fewer slots ahead",
                 {"node_slots": node_slots, "most_node_slots": MAX_BATCH_NODE_SLOTS},

@@ -17,7 +17,6 @@ from schemas.fleet import (
     FleetEvent,
     NodeOffline,
     NodeSilent,
-    RunFailed,
     RunReport,
     SignOfLife,
 )
@@ -42,6 +41,7 @@ from streams.cell.recent_ids import RecentIds
 from streams.cell.rules import Rules, State
 from streams.cell.zones import Zones
 from streams.policies.ignored import unknown_solve
+from streams.policies.orders import UnbegunRun
 
 _WRITERS_AT_LEAST = 8
 """Writers that share the window of event ids: none fills more than this part of it."""
@@ -268,7 +268,6 @@ class ConfiguredCell:
                 node=event.node,
                 command_id=event.command_id,
                 refusal=event.reason,
-                message=event.detail,
             )
             self._refused_runs(event)
         elif isinstance(event, RunReport):
@@ -298,14 +297,15 @@ class ConfiguredCell:
         for run in event.runs:
             job = self.jobs.live.get(run.job_id)
             if job is not None:
-                failed = RunFailed(
+                failed = UnbegunRun(
                     cell=event.cell,
                     node=event.node,
                     run_id=run.run_id,
                     job_id=job.job_id,
                     samples_done=job.samples_done,
-                    error=event.detail or event.reason,
+                    error="",
                     permanent=False,
+                    refusal=event.reason,
                 )
                 self._asked[job.zone].run_refused(job, failed)
 

@@ -153,7 +153,7 @@ class NodePool(Stateful):
         if isinstance(event, SignOfLife) and (unfit := _unfit(event, zone)) is not None:
             return [unfit, *self._lose(event.node, "awaited", "offline")]
         if isinstance(event, NodeOffline):
-            return self._lose(event.node, "down", "offline", event.reason)
+            return self._lose(event.node, "down", "offline")
         if isinstance(event, NodeSilent):
             return self._lose(event.node, "down", "silent")
         steps: list[Step] = []
@@ -239,11 +239,11 @@ class NodePool(Stateful):
             steps.append(NodeChange(node, "cordoned"))
         return steps
 
-    def described(self, node: str, reason: NodeStatusReason, message: str = "") -> NodeStatusChanged:
+    def described(self, node: str, reason: NodeStatusReason) -> NodeStatusChanged:
         """Return the present status of a node as a decision. Loans follow in the order of these decisions."""
         self._touch(node)
         zone, status = self.layout.zone_of[node], self.status_of(node)
-        return NodeStatusChanged(zone=zone, node=node, status=status, reason=reason, message=message)
+        return NodeStatusChanged(zone=zone, node=node, status=status, reason=reason)
 
     def _touch(self, node: str) -> None:
         if node in self.loans:
@@ -257,13 +257,12 @@ class NodePool(Stateful):
         node: str,
         connection: Literal["down", "awaited"],
         reason: Literal["offline", "silent", "awaited"],
-        message: str = "",
     ) -> list[Step]:
         """Count a node as down. One that is awaited stays so."""
         was_down = self._is_down(node)
         if not self.is_awaited(node):
             self._connections[node] = connection
-        return [] if was_down else [self.described(node, reason, message), NodeChange(node, "down")]
+        return [] if was_down else [self.described(node, reason), NodeChange(node, "down")]
 
 
 def commands_nodes(zone: Zone) -> bool:

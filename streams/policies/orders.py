@@ -7,7 +7,7 @@ a report is lost, or the node does not have the run: then the run counts as fail
 from dataclasses import dataclass
 
 from schemas.facts import Facts
-from schemas.fleet import RunFailed
+from schemas.fleet import RefusalReason, RunFailed
 from streams.cell.jobs import Job
 from streams.cell.states import Stateful
 
@@ -87,16 +87,22 @@ class SilentRun(RunFailed):
     silent_s: float
 
 
+class UnbegunRun(RunFailed):
+    """A run that counts as failed because its node has refused to begin it. The log has the refusal alone."""
+
+    refusal: RefusalReason
+
+
 def facts_of_failure(report: RunFailed) -> Facts:
-    """Return the facts of a run's failure, for `run_failed`."""
-    if isinstance(report, SilentRun):
-        return {
-            "case": "silent",
-            "node": report.node,
-            "run_id": report.run_id,
-            "silent_s": report.silent_s,
-        }
-    return {"node": report.node, "error": report.error}
+    """Return the facts of a run's failure, for `run_failed`. Its node and id name the report with the
+    error."""
+    run: Facts = {"node": report.node, "run_id": report.run_id}
+    match report:
+        case SilentRun():
+            return {"case": "silent", **run, "silent_s": report.silent_s}
+        case UnbegunRun():
+            return {"case": "refused", **run, "refusal": report.refusal}
+    return run
 
 
 def retry_delay_s(failures: int) -> float:

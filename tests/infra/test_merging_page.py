@@ -5,6 +5,7 @@ from pathlib import Path
 
 from infra.commands.explain import show
 from infra.commands.options import CELLS_DIRECTORY, cell_of
+from infra.views.figures import zone_rows
 from infra.views.story import Story
 from schemas.merging.settings import MergingPolicy
 from tests.docs.markdown import table_after
@@ -46,7 +47,7 @@ def test_figures_of_page_are_measured() -> None:
     board = board_of(simulation(cell, JOBS, SmallTruth({("a", "a"): 3})))
     page = (ROOT / "docs" / "merging" / "simulation.md").read_text(encoding="utf-8")
     named = table_after(page, "# Merging, simulated")
-    told = [name for name, _ in board.zones["z"].rows()]
+    told = [name for name, _ in zone_rows(board.zones["z"])]
     for name in told:
         assert name in named or name in ("job completion time", "makespan"), name
     assert set(named) - {"job completion time, makespan"} <= set(told)

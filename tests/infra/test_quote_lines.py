@@ -2,7 +2,7 @@
 
 import json
 
-from infra.figures.auction.basis import describe_basis
+from infra.views.auction.basis import describe_basis
 from infra.views.words import describe
 from schemas.auction.evidence import PriceBasis, evidence_of
 from schemas.auction.settings import AuctionPolicy

@@ -15,6 +15,7 @@ from infra.figures.auction.figures import AuctionFigures
 from infra.figures.board import Board
 from infra.figures.summary import summarise
 from infra.text import time_s_of, written
+from infra.views.figures import summary_rows
 from infra.views.story import Story
 from infra.views.tables import board_view
 from infra.views.words import describe, happening
@@ -382,7 +383,7 @@ def test_faulted_event_is_shown_in_watch_and_story(
     assert story.chapters[-1].record == fault
     assert describe(fault)[0].startswith(line)
     assert (board.faults, board.last_fault) == (1, fault)
-    assert dict(summarise(board).rows())["events that faulted"] == "1"
+    assert dict(summary_rows(summarise(board)))["events that faulted"] == "1"
     assert "1 events faulted, the last one e2 (millrace.job.submitted.v1)" in text_of(board_view(board, 20))
 
 

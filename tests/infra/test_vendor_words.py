@@ -4,6 +4,7 @@ import pytest
 
 from infra.figures.board import Board
 from infra.figures.summary import summarise
+from infra.views.figures import zone_rows
 from infra.views.state import state_lines
 from infra.views.words import describe, happening
 from schemas.auction.deliveries import Deliveries, PreprocessingOrdered
@@ -78,4 +79,4 @@ def test_figures_count_orders_and_payments(bench: Bench) -> None:
     figures = summary.zones["z"].as_json()
     assert (figures["ordered"], figures["delivered"], figures["vendors_paid_micros"]) == (2, 1, 3_000_000)
     assert figures["welfare_difference_micros"]["undelivered"] == 3_000_000
-    assert ("orders of pre-processing", "2, 1 delivered") in list(summary.zones["z"].rows())
+    assert ("orders of pre-processing", "2, 1 delivered") in list(zone_rows(summary.zones["z"]))

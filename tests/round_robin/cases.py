@@ -15,6 +15,7 @@ from infra.event_files import EntriesFileError, read_jobs
 from infra.figures.board import Board
 from infra.figures.summary import summarise
 from infra.simulation.simulator import SimulatedRun, Simulation
+from infra.views.figures import zone_rows
 from infra.views.story import Story
 from infra.views.tables import board_view
 from infra.views.words import describe, happening
@@ -354,4 +355,4 @@ def test_summary_has_only_its_figures() -> None:
     assert (summary.jobs, summary.admitted, summary.completed, summary.adapters) == (9, 9, 9, ())
     assert set(summary.zones) == {"z"}
     assert summary.as_json()["zones"]["z"]["turns"] == TURNS
-    assert ("turns", str(TURNS)) in summary.zones["z"].rows()
+    assert ("turns", str(TURNS)) in zone_rows(summary.zones["z"])

@@ -1,6 +1,6 @@
 """Figures of a round-robin zone."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,28 +26,21 @@ class RoundRobinFigures(ZoneFigures[CountingJob]):
 
     def __init__(self, cell: CellConfigured, zone: str, jobs: Jobs, nodes: Nodes) -> None:
         super().__init__(cell, zone, jobs, nodes)
-        self._turns = 0
-        self._longest_wait_s = 0.0
+        self.turns = 0
+        self.longest_wait_s = 0.0
 
     def fold_outcome(self, time_s: float, outcome: Outcome) -> None:
         match outcome:
             case CountOrdered(zone=self._zone, job_id=job_id):
-                self._turns += 1
+                self.turns += 1
                 if (job := self._job(job_id)) is not None:
                     job.turns += 1
                     if job.started_s is None:
                         job.started_s = time_s
-                        self._longest_wait_s = max(self._longest_wait_s, time_s - job.submitted_s)
-
-    def headline(self) -> str:
-        return f"{self._turns} turns" if self._turns else ""
-
-    def rows(self) -> Iterator[tuple[str, str]]:
-        yield "turns", str(self._turns)
-        yield "longest wait for a turn", f"{self._longest_wait_s:.0f} s"
+                        self.longest_wait_s = max(self.longest_wait_s, time_s - job.submitted_s)
 
     def as_json(self) -> dict[str, Any]:
-        return {"turns": self._turns, "longest_wait_s": self._longest_wait_s}
+        return {"turns": self.turns, "longest_wait_s": self.longest_wait_s}
 
     def tables(self) -> Mapping[str, Table]:
         return {
@@ -57,6 +50,3 @@ class RoundRobinFigures(ZoneFigures[CountingJob]):
                 if job.started_s is not None
             ]
         }
-
-    def job_cells(self, job: JobTimeline) -> dict[str, str]:
-        return {"turns": str(job.turns)} if isinstance(job, CountingJob) and job.turns else {}

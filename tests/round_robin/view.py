@@ -1,14 +1,33 @@
 """View of the round-robin policy."""
 
-from infra.views.policy import PolicyView
+from collections.abc import Iterator
+
+from infra.views.policy import FiguresView, PolicyView
 from schemas.base import Event, Outcome, Record
 from schemas.solves import Question, SolveFinished, SolveRequested
+from tests.round_robin.figures import CountingJob, RoundRobinFigures
 from tests.round_robin.kind import QueuePlace, SortSolution
 from tests.support.counting_commands import CountOrdered
 
 
+class RoundRobinFiguresView(FiguresView[RoundRobinFigures, CountingJob]):
+    """See `FiguresView`."""
+
+    def headline(self, figures: RoundRobinFigures) -> str:
+        return f"{figures.turns} turns" if figures.turns else ""
+
+    def rows(self, figures: RoundRobinFigures) -> Iterator[tuple[str, str]]:
+        yield "turns", str(figures.turns)
+        yield "longest wait for a turn", f"{figures.longest_wait_s:.0f} s"
+
+    def job_cells(self, figures: RoundRobinFigures, job: CountingJob) -> dict[str, str]:
+        return {"turns": str(job.turns)} if job.turns else {}
+
+
 class RoundRobinView(PolicyView):
     """See `PolicyView`."""
+
+    figures = RoundRobinFiguresView()
 
     def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:
         match record:

@@ -112,7 +112,7 @@ class RoundRobinZone(ZonePolicy):
                         user=job.user,
                         zone=self._zone,
                         reason="run_failed",
-                        facts={"node": report.node, "error": report.error},
+                        facts={"node": report.node, "run_id": report.run_id},
                         remaining_samples=self._goal(job) - job.samples_done,
                         refund_micros=0,
                         retained_micros=0,

@@ -16,7 +16,7 @@ from schemas.registry import EVENTS_BY_TOPIC, TOPIC_BY_EVENT, writer_of
 from streams.cell.ledger import ledger_event_of
 from streams.cell.rules import RuleBook
 from streams.kafka.records import ReadRecord, SentRecord
-from streams.worker.intake import MAX_KEPT_VALUE_BYTES, Accepted, Intake, IntakeTopic
+from streams.worker.intake import MAX_KEPT_VALUE_BYTES, Accepted, Claim, Intake, IntakeTopic
 from tests.streams import events
 from tests.streams.mutations import mutate
 from tests.support.examples import examples
@@ -193,6 +193,15 @@ def test_record_claims_writer_before_validation(event: Event, topic: str, writer
     assert claim.writer == writer_of(event)
 
 
+@pytest.mark.parametrize("event", events.stream(12), ids=lambda event: event.TYPE)
+def test_every_event_claims_its_writer_unparsed(event: Event) -> None:
+    spaced = json.dumps(event.model_dump(mode="json"), indent=2).encode()
+    for value in (event.model_dump_json().encode(), spaced):
+        headers = tuple(events.envelope(event, "1").headers())
+        claim = INTAKE.claim(record(TOPIC_BY_EVENT[type(event)], value=value, headers=headers))
+        assert claim == Claim.of(event)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -201,6 +210,9 @@ def test_record_claims_writer_before_validation(event: Event, topic: str, writer
         pytest.param({"value": b"[" * 100_000}, id="deeply nested"),
         pytest.param({"value": edited(cell="beta")}, id="foreign cell"),
         pytest.param({"value": edited(cell=["alpha"])}, id="cell of another type"),
+        pytest.param({"value": b'{"workload":{"a":1},' + record().value[1:]}, id="nested before the writer"),
+        pytest.param({"value": record().value.replace(b"alpha", b"alph\\u0061")}, id="escaped cell"),
+        pytest.param({"value": record().value.replace(b"alpha", b"alph\xff")}, id="cell not text"),
         pytest.param({"headers": ()}, id="structured mode"),
         pytest.param({"headers": (("ce_type", b"millrace.clock.ticked.v1"),)}, id="of another topic"),
         pytest.param({"headers": (("ce_type", None),)}, id="null header"),

@@ -1,5 +1,6 @@
 """Timeline of an elastic job."""
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,10 @@ class ElasticTimeline(JobTimeline):
         """Its work; None if it was rejected for another kind of work."""
         workload = None if self.submission is None else self.submission.workload
         return workload if isinstance(workload, ElasticWorkload) else None
+
+    def counts(self) -> Counter[str]:
+        """Return the numbers of preemptions and resizes."""
+        return Counter(preemptions=self.preemptions, resizes=self.resizes)
 
     def resize(self, time_s: float, size: JobResized) -> None:
         """Count a change of the job's workers."""

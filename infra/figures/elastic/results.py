@@ -1,6 +1,5 @@
 """Results of an elastic zone in a simulation, in the thesis' terms (section 3.7)."""
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -45,19 +44,3 @@ class ElasticResults:
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object."""
         return {**asdict(self), "queuing": self.queuing.as_json(), "jct": self.jct.as_json()}
-
-    def rows(self) -> Iterator[tuple[str, str]]:
-        """Yield names and texts for people."""
-        yield "queuing time", self.queuing.row()
-        yield "job completion time", self.jct.row()
-        yield "GPU usage: training", f"{self.training_usage:.1%}"
-        yield "GPU usage: training and inference", f"{self.overall_usage:.1%}"
-        yield "GPU usage: servers on loan", f"{self.on_loan_usage:.1%}"
-        yield "preemptions, and per job", f"{self.preemptions}, {self.preemption_ratio:.2%}"
-        yield "changes of running jobs' workers", str(self.resizes)
-        yield (
-            "reclaims, servers, and those without a preemption",
-            f"{self.reclaims}, {self.reclaimed_servers}, {self.flexible_servers}",
-        )
-        yield "collateral damage", f"{self.collateral_damage:.1%}"
-        yield "overdue reclaims", str(self.overdue_reclaims)

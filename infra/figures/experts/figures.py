@@ -4,24 +4,17 @@ load of the busiest device before and after placements."""
 import math
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from infra.figures.distribution import Distribution
 from infra.figures.experts.jobs import MoeTimeline
-from infra.figures.jobs import Jobs, JobTimeline
-from infra.figures.nodes import Node, Nodes
+from infra.figures.jobs import Jobs
+from infra.figures.nodes import Nodes
 from infra.figures.zone import Table, ZoneFigures
-from infra.text import counted
 from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
-from schemas.decisions import JobCompleted
-from schemas.experts.commands import RankMember
-from schemas.experts.outcomes import PlacementDecided, RanksChanged
+from schemas.experts.outcomes import PlacementDecided, PlacementReason, RanksChanged, RanksChangeReason
 from schemas.experts.reports import RoutingReport
-from schemas.jobs import JobSubmitted
-
-_REASONS = ("initial", "popularity_shifted", "devices_changed")
-_SHOWN_NODES = 3
 
 
 class ExpertsFigures(ZoneFigures[MoeTimeline]):
@@ -31,11 +24,6 @@ class ExpertsFigures(ZoneFigures[MoeTimeline]):
 
     def __init__(self, cell: CellConfigured, zone: str, jobs: Jobs, nodes: Nodes) -> None:
         super().__init__(cell, zone, jobs, nodes)
-        self._submitted = self._completed = 0
-        self._placements: Counter[str] = Counter()
-        """Number of placements, by reason."""
-        self._changes: Counter[str] = Counter()
-        """Number of changes of ranks, by reason."""
         self._layers: deque[dict[str, Any]] = deque(maxlen=jobs.kept)
         """Rows of the latest decisions per layer."""
 
@@ -55,6 +43,23 @@ class ExpertsFigures(ZoneFigures[MoeTimeline]):
         return sum(member.ranks for job in self.admitted() for member in job.members)
 
     @property
+    def gpus(self) -> int:
+        """Number of devices of the zone's present nodes."""
+        return self._nodes.gpus(self._zone)
+
+    @property
+    def placements(self) -> dict[str, int]:
+        """Number of placements by reason."""
+        totals = self.totals()
+        return {reason: totals[reason] for reason in get_args(PlacementReason)}
+
+    @property
+    def changes(self) -> Counter[str]:
+        """Number of changes of ranks, by reason."""
+        totals = self.totals()
+        return Counter({reason: totals[reason] for reason in get_args(RanksChangeReason) if totals[reason]})
+
+    @property
     def jct(self) -> Distribution:
         """Completion times of jobs, from submission to end."""
         done = (job for job in self.kept() if job.state == "completed")
@@ -70,53 +75,18 @@ class ExpertsFigures(ZoneFigures[MoeTimeline]):
     def fold_event(self, time_s: float, event: Event) -> None:  # noqa: ARG002
         """Fold an event of the cell."""
         match event:
-            case JobSubmitted(zone=self._zone):
-                self._submitted += self._has_begun(event)
             case RoutingReport() if (job := self._job(event.job_id)) is not None and job.is_service:
                 job.report(event)
 
     def fold_outcome(self, time_s: float, outcome: Outcome) -> None:
         """Fold a decision of the cell."""
         match outcome:
-            case RanksChanged(zone=self._zone):
-                self._changes[outcome.reason] += 1
-                if (job := self._job(outcome.job_id)) is not None:
-                    job.change(time_s, outcome)
+            case RanksChanged(zone=self._zone) if (job := self._job(outcome.job_id)) is not None:
+                job.change(time_s, outcome)
             case PlacementDecided(zone=self._zone):
-                self._placements[outcome.reason] += 1
                 self._layers.extend(_rows(time_s, outcome))
                 if (job := self._job(outcome.job_id)) is not None:
                     job.place(outcome)
-            case JobCompleted(zone=self._zone):
-                self._completed += 1
-
-    def headline(self) -> str:
-        """Return running and waiting jobs, and the load of the busiest devices of services."""
-        if not self._submitted:
-            return ""
-        parts = [f"{self.running} running on {counted(self.ranks, 'rank')}", f"{self.waiting} queued"]
-        loads = [load for job in self.admitted() if job.members and (load := job.busiest_load) is not None]
-        if loads:
-            parts.append(f"busiest device {sum(loads) / len(loads):.2f} of the mean")
-        return ", ".join(parts)
-
-    def rows(self) -> Iterator[tuple[str, str]]:
-        """Yield names and texts for a summary."""
-        if self.running or self.waiting:
-            yield "jobs with ranks, and without", f"{self.running}, {self.waiting}"
-            yield "devices with ranks", f"{self.ranks} of {self._nodes.gpus(self._zone)}"
-        yield "ranks lost with nodes", str(self._changes["node_lost"] + self._changes["preempted"])
-        yield "jobs that gave way", str(self._changes["gave_way"])
-        yield "job completion time", self.jct.row()
-        if self.batch_s is not None:
-            yield "batch of a service, mean", f"{1_000 * self.batch_s:,.0f} ms"
-        yield (
-            "placements",
-            ", ".join(f"{self._placements[reason]} {reason.replace('_', ' ')}" for reason in _REASONS),
-        )
-        before, after = self._mean("load_before"), self._mean("load")
-        if before is not None and after is not None:
-            yield "busiest device where popularity shifted", f"{before:.2f} -> {after:.2f} of the mean"
 
     def as_json(self) -> dict[str, Any]:
         """Return the figures as a JSON object."""
@@ -124,48 +94,27 @@ class ExpertsFigures(ZoneFigures[MoeTimeline]):
             "running": self.running,
             "waiting": self.waiting,
             "ranks": self.ranks,
-            "devices": self._nodes.gpus(self._zone),
-            "rank_changes": dict(sorted(self._changes.items())),
-            "jobs": self._submitted,
-            "completed": self._completed,
+            "devices": self.gpus,
+            "rank_changes": dict(sorted(self.changes.items())),
+            "jobs": self.submitted,
+            "completed": self.completed,
             "jct": self.jct.as_json(),
-            "gave_way": self._changes["gave_way"],
+            "gave_way": self.changes["gave_way"],
             "batch_s": self.batch_s,
-            "placements": {reason: self._placements[reason] for reason in _REASONS},
-            "load_before": self._mean("load_before"),
-            "load": self._mean("load"),
+            "placements": self.placements,
+            "load_before": self.mean_of_shifts("load_before"),
+            "load": self.mean_of_shifts("load"),
         }
 
     def tables(self) -> Mapping[str, Table]:
         """Return `jobs`, a row per job as submitted, and `placements`, a row per placed layer."""
         return {"jobs": [job.as_row() for job in self.kept()], "placements": list(self._layers)}
 
-    def job_cells(self, job: JobTimeline) -> Mapping[str, str]:
-        """Return its ranks, and its present placement."""
-        if not isinstance(job, MoeTimeline) or job.state != "admitted":
-            return {}
-        cells = {"ranks": placed_on(job.members) if job.members else f"waits for {job.ranks}"}
-        if job.busiest_load is not None:
-            cells["placement"] = f"{job.revision}, busiest {job.busiest_load:.2f}"
-        return cells
-
-    def node_cells(self, node: Node) -> Mapping[str, str]:
-        """Return the number of ranks on the node."""
-        members = (member for job in self.admitted() for member in job.members)
-        ranks = sum(member.ranks for member in members if member.node == node.node)
-        return {"ranks": str(ranks)} if ranks else {}
-
-    def _mean(self, column: str) -> float | None:
+    def mean_of_shifts(self, column: str) -> float | None:
+        """Return the mean of a load over the layers that were placed as popularity shifted; None without
+        any."""
         found = [row[column] for row in self._layers if row["reason"] == "popularity_shifted"]
         return math.fsum(found) / len(found) if found else None
-
-
-def placed_on(members: tuple[RankMember, ...]) -> str:
-    """Return a text about the number of a job's ranks and their nodes."""
-    shown = ", ".join(f"{member.node} x{member.ranks}" for member in members[:_SHOWN_NODES])
-    more = len(members) - _SHOWN_NODES
-    total = counted(sum(member.ranks for member in members), "rank")
-    return f"{total} on {shown}{f' and {more} more' if more > 0 else ''}"
 
 
 def _rows(time_s: float, decision: PlacementDecided) -> Iterator[dict[str, Any]]:

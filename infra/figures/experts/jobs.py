@@ -19,8 +19,8 @@ class MoeTimeline(JobTimeline):
     members: tuple[RankMember, ...] = ()
     """Its ranks, the leader's first; empty without ranks."""
     generations: int = 0
-    gave_way: int = 0
-    """Number of times that its ranks went to another user's job that had waited for too long."""
+    changes: Counter[str] = field(default_factory=Counter)
+    """Changes of its ranks by reason."""
     batches: int = 0
     """Batches that were served after the profile stage."""
     interval_s: float = 0.0
@@ -36,6 +36,15 @@ class MoeTimeline(JobTimeline):
     loads: dict[int, float] = field(default_factory=dict)
     """Load of the busiest device over the mean, by layer: as decided with its placement, then by the latest
     report, if the devices of an expert get equal shares of its tokens."""
+
+    def counts(self) -> Counter[str]:
+        """Return the numbers of changes of its ranks, and of its placements, by reason."""
+        return self.changes + self.placements
+
+    @property
+    def gave_way(self) -> int:
+        """Number of times that its ranks went to another user's job that had waited for too long."""
+        return self.changes["gave_way"]
 
     @property
     def is_service(self) -> bool:
@@ -61,7 +70,7 @@ class MoeTimeline(JobTimeline):
             self.run(time_s)
         elif change.reason not in ("withdrawn", "ended"):
             self.wait(time_s)
-        self.gave_way += change.reason == "gave_way"
+        self.changes[change.reason] += 1
 
     def place(self, decision: PlacementDecided) -> None:
         """Apply a placement."""

@@ -1,6 +1,5 @@
 """Figures of a merging zone, in the terms of Ymir's evaluation (section 7)."""
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -56,24 +55,3 @@ class MergingEvaluation:
             "iterations_merged": self.iterations_merged._asdict(),
             "jct": self.jct.as_json(),
         }
-
-    def rows(self) -> Iterator[tuple[str, str]]:
-        """Yield names and values for people."""
-        yield "job completion time", self.jct.row()
-        yield "makespan", f"{self.makespan_s:,.0f} s"
-        yield "jobs merged: temporal, spatial", f"{self.temporal_share:.1%}, {self.spatial_share:.1%}"
-        yield "merges undone", str(self.merges_undone)
-        yield "preemptions", str(self.preemptions)
-        if self.gain.mape_pct is not None and self.gain.sign_pct is not None:
-            errors = f"{self.gain.mape_pct:.1f} %, {self.gain.sign_pct:.1f} %"
-            yield "forecast gains: error of the accuracy, right sign", f"{errors} of {self.gain.pairs}"
-        for name, part in (("alone", self.iterations_alone), ("merged", self.iterations_merged)):
-            if part.mean_ape_pct is not None and part.max_ape_pct is not None:
-                errors = f"mean {part.mean_ape_pct:.1f} %, worst {part.max_ape_pct:.1f} % of {part.jobs}"
-                yield f"forecast iterations of jobs {name}: error", errors
-        if self.fairness is not None:
-            fair = self.fairness
-            yield (
-                "finish-time fairness: mean, worst, share above 1",
-                f"{fair.mean:.2f}, {fair.worst:.2f}, {fair.hurt_share:.1%}",
-            )

@@ -2,23 +2,22 @@
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from infra.figures.distribution import Distribution
-from infra.figures.jobs import Jobs, JobTimeline
+from infra.figures.jobs import Jobs
 from infra.figures.merging.evaluation import Fairness, MergingEvaluation
 from infra.figures.merging.jobs import TuningTimeline, active
 from infra.figures.merging.merges import Merge
-from infra.figures.nodes import Node, Nodes
+from infra.figures.nodes import Nodes
 from infra.figures.zone import Table, ZoneFigures
-from infra.text import counted, lasting
 from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
 from schemas.decisions import JobOutcome, NodeStatusChanged
 from schemas.fleet import RunFinished
 from schemas.jobs import JobSubmitted
-from schemas.merging.commands import ProfileOrdered, TaskAssigned, TaskMember, TaskReleased, TransferMode
+from schemas.merging.commands import ProfileOrdered, TaskAssigned, TaskReleased
 from schemas.merging.outcomes import JobForetold, MergeJudged, TaskChanged
 from schemas.merging.problems import MergeProblem, RivalProblem, StepTime
 from schemas.merging.reports import TaskEvaluated
@@ -26,10 +25,6 @@ from schemas.merging.workload import TuningWorkload
 from schemas.solves import SolveRequested
 from solvers.merging.errors import GainErrors, IterationErrors
 from solvers.merging.fairness import finish_time_fairness
-
-_SHOWN_MERGES = 3
-_SHOWN_NODES = 3
-_SIGNS: dict[TransferMode, str] = {"normal": "", "temporal": " -> ", "spatial": " || "}
 
 
 class MergingFigures(ZoneFigures[TuningTimeline]):
@@ -40,19 +35,19 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
 
     def __init__(self, cell: CellConfigured, zone: str, jobs: Jobs, nodes: Nodes) -> None:
         super().__init__(cell, zone, jobs, nodes)
-        self._now_s = cell.epoch_s
+        self.now_s = cell.epoch_s
         own = next(each for each in cell.zones if each.id == zone)
         gpus_of_type = {gpu.name: gpu.gpus for gpu in own.gpu_types}
         self._gpus = sum(gpus_of_type[node.gpu_type] for node in own.nodes)
         """GPUs of the zone at its start, by which fairness goes."""
-        self._submitted = self._completed = self._preemptions = self._undone_merges = 0
+        self._undone_merges = 0
         self._first_s: float | None = None
         """Time of the first submission."""
         self._last_s: float | None = None
         """Time of the last end."""
         self._tasks: dict[str, TaskChanged] = {}
         """Tasks with GPUs, by id."""
-        self._judged: Counter[str] = Counter()
+        self.judged: Counter[str] = Counter()
         """Number of verdicts on merged jobs, by reason."""
         self.starts = 0
         """Number of starts of tasks with other jobs or GPUs."""
@@ -81,6 +76,11 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
         return sum(1 for _ in self.admitted()) - self.profiling - self.running
 
     @property
+    def gpus(self) -> int:
+        """Number of GPUs of the zone's present nodes."""
+        return self._nodes.gpus(self._zone)
+
+    @property
     def used_gpus(self) -> int:
         """Number of GPUs in use by tasks and profile runs."""
         profiles = (job.profiled_on for job in self.admitted())
@@ -89,7 +89,7 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
     @property
     def undone(self) -> int:
         """Number of jobs whose merge was undone."""
-        return self._judged["undone"]
+        return self.judged["undone"]
 
     @property
     def saved_s(self) -> float:
@@ -98,10 +98,9 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
 
     def fold_event(self, time_s: float, event: Event) -> None:
         """Fold an event of the cell."""
-        self._now_s = time_s
+        self.now_s = time_s
         match event:
             case JobSubmitted(zone=self._zone, workload=TuningWorkload()):
-                self._submitted += self._has_begun(event)
                 self._first_s = time_s if self._first_s is None else self._first_s
             case RunFinished() if self._job(event.job_id) is not None:
                 self._last_s = time_s
@@ -110,7 +109,7 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
 
     def fold_outcome(self, time_s: float, outcome: Outcome) -> None:
         """Fold a decision of the cell."""
-        self._now_s = max(self._now_s, time_s)
+        self.now_s = max(self.now_s, time_s)
         match outcome:
             case ProfileOrdered() if (job := self._job(outcome.order.job_id)) is not None:
                 job.profiled_on = (outcome.node, outcome.gpus)
@@ -138,15 +137,15 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
         rho = list(self._fairness().values())
         makespan_s = 0.0 if self._first_s is None or self._last_s is None else self._last_s - self._first_s
         return MergingEvaluation(
-            jobs=self._submitted,
-            completed=self._completed,
+            jobs=self.submitted,
+            completed=self.completed,
             jct=Distribution.of([job.jct_s for job in done if job.jct_s is not None]),
             makespan_s=makespan_s,
             temporal_share=_share(done, "temporal"),
             spatial_share=_share(done, "spatial"),
             merges_undone=self._undone_merges,
             saved_s=self.saved_s,
-            preemptions=self._preemptions,
+            preemptions=self.totals()["preemptions"],
             gain=self._gain_errors.figures(),
             iterations_alone=self._alone_errors.figures(),
             iterations_merged=self._merged_errors.figures(),
@@ -155,34 +154,6 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
             else None,
         )
 
-    def headline(self) -> str:
-        """Return running jobs and merges, and the time that merges saved."""
-        if not self._submitted:
-            return ""
-        parts = [f"{self.profiling} profiling, {self.running} running, {self.waiting} waiting"]
-        parts += [f"{self.used_gpus} of {self._nodes.gpus(self._zone)} GPUs in use"]
-        merged = [task for task in self._tasks.values() if len(task.job_ids) > 1]
-        more = len(merged) - _SHOWN_MERGES
-        shown = ", ".join(f"{chain(task)} on {counted(task.gpus, 'GPU')}" for task in merged[:_SHOWN_MERGES])
-        if merged:
-            parts += [f"merged now: {shown}{f' and {more} more' if more > 0 else ''}"]
-        if self._judged:
-            over = f"{self._judged['finished']} finished, {self._judged['undone']} undone"
-            parts += [f"merges: {over}, {worth(self.saved_s)}"]
-        return "; ".join(parts)
-
-    def rows(self) -> Iterator[tuple[str, str]]:
-        """Yield the state while jobs are live, and the measures."""
-        if any(self.admitted()):
-            yield "jobs profiling, running and waiting", f"{self.profiling}, {self.running}, {self.waiting}"
-            yield "GPUs in use", f"{self.used_gpus} of {self._nodes.gpus(self._zone)}"
-            merged = f"{self._merged('temporal')}, {self._merged('spatial')}"
-            yield "tasks merged now: temporal, spatial", merged
-        yield "merged jobs that were done in their merge", str(self._judged["finished"])
-        yield "jobs whose merge was undone", str(self._judged["undone"])
-        yield "worth of merges", worth(self.saved_s)
-        yield from self.evaluation().rows()
-
     def as_json(self) -> dict[str, Any]:
         """Return the state and the measures."""
         return {
@@ -190,11 +161,11 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
             "jobs_running": self.running,
             "jobs_waiting": self.waiting,
             "used_gpus": self.used_gpus,
-            "gpus": self._nodes.gpus(self._zone),
-            "temporal_merges": self._merged("temporal"),
-            "spatial_merges": self._merged("spatial"),
-            "merged_jobs_finished": self._judged["finished"],
-            "merged_jobs_undone": self._judged["undone"],
+            "gpus": self.gpus,
+            "temporal_merges": len(self.merged_tasks("temporal")),
+            "spatial_merges": len(self.merged_tasks("spatial")),
+            "merged_jobs_finished": self.judged["finished"],
+            "merged_jobs_undone": self.judged["undone"],
             **self.evaluation().as_json(),
         }
 
@@ -228,31 +199,17 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
             "merges": merges,
         }
 
-    def job_cells(self, job: JobTimeline) -> dict[str, str]:
-        """Return its GPUs and their nodes, its merge, and its waiting time."""
-        if not isinstance(job, TuningTimeline) or job.payment_micros is None:
-            return {}
-        cells = {"waited": lasting(job.waited_s(self._now_s))}
-        if job.profiled_on is not None:
-            node, gpus = job.profiled_on
-            cells["GPUs"] = f"{gpus} on {node}, profiling"
-        if job.task is not None:
-            if job.is_training:
-                cells["GPUs"] = f"{job.task.gpus} on {places(job.task.members)}"
-            if len(job.task.job_ids) > 1:
-                cells["merge"] = chain(job.task)
-        return cells
+    def merged_tasks(self, mode: str | None = None) -> list[TaskChanged]:
+        """Return the tasks of two jobs that have GPUs; only those of a mode, if given."""
+        merged = [task for task in self._tasks.values() if len(task.job_ids) > 1]
+        return merged if mode is None else [task for task in merged if task.mode == mode]
 
-    def node_cells(self, node: Node) -> dict[str, str]:
-        """Return the number of the node's GPUs in use by tasks and profile runs."""
+    def used_gpus_of(self, node: str) -> int:
+        """Return the number of a node's GPUs in use by tasks and profile runs."""
         members = (member for task in self._tasks.values() for member in task.members)
-        used = sum(member.gpus for member in members if member.node == node.node)
+        used = sum(member.gpus for member in members if member.node == node)
         profiles = (job.profiled_on for job in self.admitted())
-        used += sum(place[1] for place in profiles if place is not None and place[0] == node.node)
-        return {"GPUs": str(used)} if used else {}
-
-    def _merged(self, mode: str) -> int:
-        return sum(task.mode == mode and len(task.job_ids) > 1 for task in self._tasks.values())
+        return used + sum(place[1] for place in profiles if place is not None and place[0] == node)
 
     def _change(self, time_s: float, change: TaskChanged) -> None:
         self._clear(time_s, change.task_id)
@@ -266,10 +223,8 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
         if change.gpus:
             self._tasks[change.task_id] = change
         for job in jobs:
-            preemptions = job.preemptions
             job.task = change if change.gpus else None
             job.change(time_s, change, begun)
-            self._preemptions += job.preemptions - preemptions
 
     def _clear(self, time_s: float, task_id: str) -> None:
         """Remove a task that has ended or changes."""
@@ -288,7 +243,7 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
             was_undone = job.merge.is_undone
             job.merge.judged[verdict.job_id] = verdict
             self._undone_merges += job.merge.is_undone and not was_undone
-        self._judged[verdict.reason] += 1
+        self.judged[verdict.reason] += 1
         self._verdicts.append(verdict)
         while self._jobs.kept is not None and len(self._verdicts) > self._jobs.kept:
             self._saved_before_s += self._verdicts.popleft().saved_s
@@ -306,7 +261,6 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
                 job.profiled_on = None
 
     def _end(self, time_s: float, job: TuningTimeline) -> None:
-        self._completed += job.state == "completed"
         if job.finished_s is None:
             self._last_s = time_s
         task, job.task, job.profiled_on = job.task, None, None
@@ -342,24 +296,6 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
     def _dataset(self, job_id: str) -> str | None:
         job = self._job(job_id)
         return None if job is None or job.workload is None else job.workload.dataset.path
-
-
-def chain(task: TaskChanged) -> str:
-    """Return the task's jobs: `a -> b` if b starts from a's weights, `a || b` if both are in one run."""
-    return _SIGNS[task.mode].join(task.job_ids)
-
-
-def places(members: tuple[TaskMember, ...]) -> str:
-    """Return a text about the nodes of GPUs, the first few by name."""
-    shown = ", ".join(f"{member.node} x{member.gpus}" for member in members[:_SHOWN_NODES])
-    more = len(members) - _SHOWN_NODES
-    return f"{shown} and {counted(more, 'more node')}" if more > 0 else shown
-
-
-def worth(saved_s: float) -> str:
-    """Return a text about the time with one GPU that merges saved or cost."""
-    verb = "saved" if saved_s >= 0 else "cost"
-    return f"{verb} {lasting(abs(saved_s))} of one GPU"
 
 
 def _share(done: list[TuningTimeline], mode: str) -> float:

@@ -1,5 +1,6 @@
 """Timeline of a fine-tuning job."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,6 +56,10 @@ class TuningTimeline(JobTimeline):
     def judged(self) -> MergeJudged | None:
         """Verdict on its merge; None also for a donor, which trains as if it were alone."""
         return None if self.merge is None else self.merge.judged.get(self.job_id)
+
+    def counts(self) -> Counter[str]:
+        """Return the number of preemptions."""
+        return Counter(preemptions=self.preemptions)
 
     def change(self, time_s: float, change: TaskChanged, merge: Merge | None) -> None:
         """Apply a change of its task, which begins `merge` if not None."""

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
 
-from infra.figures.auction.basis import describe_basis
 from infra.text import units
+from infra.views.auction.basis import describe_basis
 from schemas.auction.evidence import Offer, Plan
 
 _WORD = {

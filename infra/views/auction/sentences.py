@@ -22,12 +22,19 @@ SENTENCES = MappingProxyType(
             "zone {zone}: node {node} could get more than {most_runs} runs in a slot: its jobs end first"
         ),
         "breaks_a_promise/unjudgeable": "zone {zone}: job {job_id} could not be planned again: {because}",
-        "data_differ": "node {node} holds other data than were delivered: {error}",
+        "invalid_configuration/given_twice": "zone {zone}: the opening prices of {gpu_type} are given twice",
+        "invalid_configuration/too_many_node_classes": (
+            "zone {zone}: nodes of {classes} pairs of GPU type and tariff, and {most_classes} are the most"
+        ),
+        "invalid_configuration/too_many_node_slots_to_solve": (
+            "zone {zone}: {node_slots} node-slots, and a solver is asked about {most_node_slots} at most"
+        ),
+        "data_differ": "node {node} holds other data than were delivered",
         "data_missing": "there is no file {path}",
         "data_unreadable": "{path} has no line that is a JSON object",
-        "too_little_left": "too little of {path} is left without duplicates and unfit records: {detail}",
+        "too_little_left": "too little of {path} is left without duplicates and unfit records",
         "more_data_than_ordered": "{path} has more samples than the declared {declared_samples}",
-        "vendor_unable": "the vendor cannot prepare {path}: {detail}",
+        "vendor_unable": "the vendor cannot prepare {path}",
         "wrong_size": (
             "{samples} samples were delivered, and {least_samples} to {most_samples} are accepted"
         ),

@@ -1,6 +1,7 @@
 """Descriptions of the auction's own types: bids, offers, plans, batches and slots."""
 
 from infra.text import units, written
+from infra.views.auction.figures import AuctionFiguresView
 from infra.views.auction.offers import describe_offer, describe_plan
 from infra.views.auction.sentences import SENTENCES
 from infra.views.policy import PolicyView
@@ -26,6 +27,7 @@ class AuctionView(PolicyView):
     """`PolicyView` of the auction."""
 
     sentences = SENTENCES
+    figures = AuctionFiguresView()
 
     def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:
         """Return the job's run in a slot's command, or its plan in a solver's answer."""

@@ -2,6 +2,8 @@
 
 from types import MappingProxyType
 
+from infra.views.sentences import failed_run_sentences
+
 SENTENCES = MappingProxyType(
     {
         "breaks_a_promise/job_never_runs": (
@@ -11,6 +13,13 @@ SENTENCES = MappingProxyType(
         ),
         "breaks_a_promise/server_in_use": (
             "zone {zone}: server {server} has workers, and would have other GPUs or another speed"
+        ),
+        "invalid_configuration/gpu_type_too_slow": (
+            "zone {zone}: a GPU of type {gpu_type} trains {samples_per_s} samples/s, far fewer than the "
+            "{reference_samples_per_s} of the reference type"
+        ),
+        "invalid_configuration/unknown_reference_gpu_type": (
+            "zone {zone}: the reference type {gpu_type} is no GPU type of the zone"
         ),
         "larger_than_the_zone": (
             "{min_workers} workers of {gpus_per_worker} GPUs each, and the zone's training servers (own, at "
@@ -22,8 +31,7 @@ SENTENCES = MappingProxyType(
         "scaled_in/jobs_waited": "jobs that waited: {jobs}",
         "servers_reclaimed": "gives back {servers}",
         "started/waited_too_long": "it had waited for too long, and came first",
-        "stopped": "node {node}: {error}",
-        "stopped/silent": "node {node} has reported nothing of run {run_id} for {silent_s:.0f} s",
+        **failed_run_sentences("stopped"),
         "stopped/withdrawn": "its user withdraws it",
         "stopped/work_done": "its work is done",
     }

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from infra.figures.elastic.figures import pools_of, servers_of
 from infra.text import counted, first_of, lasting, written
+from infra.views.elastic.figures import ElasticFiguresView, pools_of, servers_of
 from infra.views.elastic.sentences import SENTENCES
 from infra.views.policy import PolicyView
 from infra.views.sentences import sentence
@@ -21,6 +21,7 @@ class ElasticView(PolicyView):
     """`PolicyView` of the elastic policy."""
 
     sentences = SENTENCES
+    figures = ElasticFiguresView()
 
     def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:
         """Return a clearing of servers whole, as it names the jobs that are preempted together; of a zone's

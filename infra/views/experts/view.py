@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from infra.figures.experts.figures import placed_on
 from infra.text import counted, written
+from infra.views.experts.figures import ExpertsFiguresView, placed_on
 from infra.views.experts.sentences import SENTENCES
 from infra.views.policy import PolicyView
 from infra.views.sentences import sentence
@@ -27,6 +27,7 @@ class ExpertsView(PolicyView):
     """`PolicyView` of the experts policy."""
 
     sentences = SENTENCES
+    figures = ExpertsFiguresView()
 
     def words(self, record: Record) -> list[str] | None:
         """Return words for records about one job alone, as `part_of` returns them."""

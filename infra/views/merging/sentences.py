@@ -2,6 +2,8 @@
 
 from types import MappingProxyType
 
+from infra.views.sentences import failed_run_sentences
+
 _AFTER_EPOCHS = "after {epochs:g} epochs the accuracy of job {job_id} is {best_accuracy:g} at best"
 
 SENTENCES = MappingProxyType(
@@ -16,6 +18,9 @@ SENTENCES = MappingProxyType(
             "zone {zone}: {jobs} pipeline-parallel jobs were admitted, and no node would have the "
             "{needed_gpus} GPUs that one is profiled on"
         ),
+        "invalid_configuration/several_gpu_types": (
+            "zone {zone}: one GPU type is used, and these are several: {gpu_types}"
+        ),
         "larger_than_the_zone": (
             "a pipeline-parallel job is profiled on {needed_gpus} GPUs of one node, and nodes have "
             "{most_node_gpus} at most"
@@ -23,8 +28,7 @@ SENTENCES = MappingProxyType(
         "other_base_model": "the zone's base model is {base_model}",
         "preempted/leaving": "node {node} is to leave",
         "preempted/profile_run": "job {job_id} is profiled on node {node}",
-        "profile_failed": "node {node}: {error}",
-        "profile_failed/silent": "node {node} has reported nothing of run {run_id} for {silent_s:.0f} s",
+        **failed_run_sentences("profile_failed"),
         "undone/not_above_alone": (
             _AFTER_EPOCHS + ", and jobs of its kind reach {accuracy_alone:g} in as many alone"
         ),

@@ -1,6 +1,7 @@
 """Descriptions of the merging policy's own types: workloads, profiles, tasks, merges, plans and commands."""
 
 from infra.text import counted, written
+from infra.views.merging.figures import MergingFiguresView
 from infra.views.merging.sentences import SENTENCES
 from infra.views.merging.solves import answered_words, competing_words, requested_words
 from infra.views.merging.words import (
@@ -33,6 +34,7 @@ class MergingView(PolicyView):
     """`PolicyView` of the merging policy."""
 
     sentences = SENTENCES
+    figures = MergingFiguresView()
 
     def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:
         """Return a record of a task whole, as it names the jobs of the merge, and the result of a merge for

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from infra.figures.merging.figures import chain, places, worth
 from infra.text import counted, lasting, signed_percent
+from infra.views.merging.figures import chain, places, worth
 from infra.views.sentences import sentence
 from schemas.merging.commands import TransferMode
 from schemas.merging.outcomes import (

@@ -7,6 +7,7 @@ from streams.policies.auction.book import JobBook
 from streams.policies.auction.job import PlannedJob
 from streams.policies.auction.replanning import Replanner
 from streams.policies.auction.vendors import Vendors
+from streams.policies.orders import facts_of_failure
 
 
 class AuctionRuns:
@@ -77,8 +78,7 @@ class AuctionRuns:
         if report.cause == "data_differ" and job.order is not None and not job.awaits_delivery:
             self._vendors.refuse_data(job, job.order, report)
         elif report.permanent:
-            facts: Facts = {"node": report.node, "error": report.error}
-            self._book.end_at_fault(job, "run_failed", facts)
+            self._book.end_at_fault(job, "run_failed", facts_of_failure(report))
         else:
             self._replanner.check(job, "run_failed")
 

@@ -28,6 +28,7 @@ from streams.policies.auction.book import JobBook
 from streams.policies.auction.job import PlannedJob
 from streams.policies.auction.order import MOST_ORDERS, VendorOrder, order_id_of
 from streams.policies.auction.replanning import Replanner
+from streams.policies.orders import facts_of_failure
 from streams.policies.policy import ZoneContext
 
 
@@ -126,7 +127,7 @@ class Vendors:
     def refuse_data(self, job: PlannedJob, order: VendorOrder, failed: RunFailed) -> None:
         """Apply the report of a node that the data of a job are not those of its delivery. The vendor returns
         its payment; before the first run, another vendor may get the order."""
-        self._close(job, order, "data_differ", {"node": failed.node, "error": failed.error})
+        self._close(job, order, "data_differ", facts_of_failure(failed))
 
     def take_over(self, before: "Vendors") -> None:
         """Take over the quotes."""
@@ -155,7 +156,7 @@ class Vendors:
             self._deliver(job, order, event)
         elif isinstance(event, PreprocessingFailed):
             dataset = job.workload.dataset
-            facts: Facts = {"path": dataset.path, "declared_samples": dataset.samples, "detail": event.detail}
+            facts: Facts = {"path": dataset.path, "declared_samples": dataset.samples}
             self._close(job, order, event.reason, facts)
 
     def _deliver(self, job: PlannedJob, order: VendorOrder, event: PreprocessingDelivered) -> None:

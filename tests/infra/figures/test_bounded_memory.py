@@ -32,14 +32,14 @@ def admitted(job: JobSubmitted) -> JobAdmitted:
     )
 
 
-def resized(job: JobSubmitted, reason: ResizeReason, workers: int) -> JobResized:
+def resized(job: JobSubmitted, reason: ResizeReason, workers: int, before: int = 0) -> JobResized:
     return JobResized(
         zone=job.zone,
         job_id=job.job_id,
         generation=1,
         reason=reason,
         workers=workers,
-        workers_before=0,
+        workers_before=before,
         servers=(Member(node="s0", workers=workers),),
         pool="training",
         flexible_pool=None,
@@ -65,8 +65,8 @@ def rejected(job: JobSubmitted) -> JobRejected:
 
 
 def log(jobs: int) -> Iterator[tuple[str, Event, list[Outcome]]]:
-    """Jobs that come every ten seconds and are done after five, every tenth of them rejected, and every
-    event of every fifth sent twice: events with their ids, and the decisions about them."""
+    """Jobs that come every ten seconds, are scaled out and are done after five, every tenth of them
+    rejected, and each event of every fifth sent twice: events with their ids, and decisions about them."""
     yield "configured", elastic_cell(1), []
     for number in range(jobs):
         job = submit(f"j{number}", 600.0)
@@ -80,7 +80,11 @@ def log(jobs: int) -> Iterator[tuple[str, Event, list[Outcome]]]:
         if number % 5 == 1:
             yield f"e{number}", job, [EventIgnored(reason="duplicate_event")]
         yield f"s{number}", RunStarted(**run, samples_done=0), []
-        yield f"h{number}", ClockTicked(cell="c", time_s=10.0 * number + 5.0), []
+        yield (
+            f"h{number}",
+            ClockTicked(cell="c", time_s=10.0 * number + 5.0),
+            [resized(job, "scaled_out", 3, 2)],
+        )
         yield f"f{number}", RunFinished(**run, samples_done=100), [completed(job)]
 
 
@@ -111,6 +115,8 @@ def test_long_log_leaves_bounded_objects(jobs: int) -> None:
     summary = summarise(board)
     assert (summary.jobs, summary.admitted, summary.completed) == (jobs, jobs * 9 // 10, jobs * 9 // 10)
     assert summary.rejected == {"cell_full": jobs // 10}
+    zone = summary.zones["z"].as_json()
+    assert (zone["jobs"], zone["completed"], zone["resizes"]) == (jobs, jobs * 9 // 10, jobs * 9 // 10)
     assert summary.revenue_micros == jobs * 9 // 10
 
 

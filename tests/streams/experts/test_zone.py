@@ -221,9 +221,9 @@ def test_failed_run_restarts_up_to_three_times():
     assert release.reason == "failed", "nothing is kept"
     (refunded,) = last
     assert isinstance(refunded, JobRefunded)
-    assert (refunded.reason, refunded.facts["error"], refunded.remaining_samples) == (
+    assert (refunded.reason, refunded.facts["node"], refunded.remaining_samples) == (
         "run_failed",
-        "out of memory",
+        commanded[1].node,
         1_000,
     )
 
@@ -250,9 +250,9 @@ def test_progress_beyond_work_counts_as_all():
 def test_a_permanent_failure_ends_a_job_at_once():
     script = Script()
     (command,) = script.start("a")
-    outcomes = script.send(failed(command, permanent=True, error="no such file"))
+    outcomes = script.send(failed(command, permanent=True))
     assert kinds(outcomes) == [RanksChanged, JobRefunded]
-    assert outcomes[1].facts["error"] == "no such file"
+    assert outcomes[1].facts == {"node": command.node, "run_id": command.run_id}
 
 
 def test_a_refused_command_counts_as_a_failed_run():

@@ -151,7 +151,7 @@ def test_thrice_failed_profile_runs_unmerged(script):
     for _ in range(2):
         assert ordered(script.send(script.failed("a"))) == [("a", 1)]
     assert forecasts(script.send(script.failed("a"))) == [
-        ("a", "profile_failed", {"node": "n0", "error": "out of memory"})
+        ("a", "profile_failed", {"node": "n0", "run_id": "3/a"})
     ]
     asked = script.ask()
     assert parts(asked) == {"a": "none"}
@@ -169,7 +169,7 @@ def test_next_of_kind_replaces_failed_profile(script):
 def test_unprofilable_job_is_refunded(script):
     script.send(submit("a"))
     (refunded,) = of(JobRefunded, script.send(script.failed("a", permanent=True)))
-    assert (refunded.reason, refunded.facts["error"]) == ("run_failed", "out of memory")
+    assert (refunded.reason, refunded.facts) == ("run_failed", {"node": "n0", "run_id": "1/a"})
     assert "a" not in script.bench.described["jobs"]
 
 

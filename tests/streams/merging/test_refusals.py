@@ -10,8 +10,6 @@ from schemas.merging.outcomes import JobForetold, TaskChanged
 from tests.support.merging import CELL, submit
 from tests.support.merging_script import Script, ending_runs, of, share
 
-DETAIL = "the task needs 4 GPUs here, the node has 1"
-
 
 def refused(command: TaskAssigned | ProfileOrdered | LoaderPrewarmed) -> CommandRefused:
     orders = command.orders if isinstance(command, TaskAssigned) else (command.order,)
@@ -21,7 +19,7 @@ def refused(command: TaskAssigned | ProfileOrdered | LoaderPrewarmed) -> Command
         command_id="c-7-0",
         runner="tuner",
         reason="impossible",
-        detail=DETAIL,
+        detail="the task needs 4 GPUs here, the node has 1",
         runs=tuple(RefusedRun(run_id=order.run_id, job_id=order.job_id) for order in orders),
     )
 
@@ -42,7 +40,7 @@ def test_refused_task_fails_and_job_awaits_plan() -> None:
     assert isinstance(ignored, EventIgnored)
     assert ignored.reason == "command_refused"
     assert changes(outcomes) == [("run_failed", ("a",), 0)]
-    assert of(TaskChanged, outcomes)[0].facts["error"] == DETAIL
+    assert of(TaskChanged, outcomes)[0].facts["refusal"] == "impossible"
     assert (used(script), ending_runs(script.job("a")), script.job("a")["failures"]) == (0, {}, 1)
     assert of(TaskAssigned, script.plan(share("a", gpus=1)))
 
@@ -55,7 +53,7 @@ def test_a_job_that_is_refused_three_times_ends() -> None:
         script.send(refused(command))
     (command,) = of(TaskAssigned, script.plan(share("a", gpus=4)))
     (refunded,) = of(JobRefunded, script.send(refused(command)))
-    assert (refunded.reason, refunded.facts["error"]) == ("run_failed", DETAIL)
+    assert (refunded.reason, refunded.facts["refusal"]) == ("run_failed", "impossible")
     assert used(script) == 0
 
 
@@ -96,7 +94,7 @@ def test_thrice_refused_profile_runs_unmerged() -> None:
         assert not of(ProfileOrdered, script.tick(script.time_s + delay_s - 0.1))
         (command,) = of(ProfileOrdered, script.tick(script.time_s + 0.1))
     (told,) = of(JobForetold, script.send(refused(command)))
-    assert (told.reason, told.facts["error"]) == ("profile_failed", DETAIL)
+    assert (told.reason, told.facts["refusal"]) == ("profile_failed", "impossible")
     assert used(script) == 0
 
 

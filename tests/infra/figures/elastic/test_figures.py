@@ -9,6 +9,7 @@ from rich.console import Console
 from infra.figures.board import Board
 from infra.figures.elastic.figures import ElasticFigures
 from infra.figures.summary import summarise
+from infra.views.figures import headline, job_cells, zone_rows
 from infra.views.tables import board_view
 from infra.views.words import happening
 from schemas.elastic.outcomes import ServersCleared
@@ -31,7 +32,7 @@ def shown(seen: Board) -> str:
 
 
 def cells(seen: Board, job_id: str) -> dict[str, str]:
-    return seen.job_cells(seen.jobs.by_id[job_id])
+    return job_cells(seen, seen.jobs.by_id[job_id])
 
 
 @pytest.fixture
@@ -92,19 +93,19 @@ def test_counts_and_mean_times_match_log(bench: LivelyBench) -> None:
     summary = summarise(seen)
     assert summary.as_json()["zones"]["z"]["preemptions"] == 1
     assert (summary.servers_lent, summary.reclaims) == (3, {"in_time": 1})
-    assert dict(told.rows())["job completion time"].startswith("mean 300 s")
+    assert dict(zone_rows(told))["job completion time"].startswith("mean 300 s")
     assert summary.utilisation is None, "jobs bring models of their own"
 
 
 def test_gpus_in_use_include_those_on_loan(bench: LivelyBench) -> None:
     told = figures(board(bench))
     assert (told.running, told.waiting, told.workers) == (3, 0, 4 + 4 + 6)
-    assert dict(told.rows())["GPUs in use"] == "14 of 16"
+    assert dict(zone_rows(told))["GPUs in use"] == "14 of 16"
 
 
 def test_zone_without_jobs_shows_no_line() -> None:
     told = figures(board(LivelyBench(borrowing_cell())))
-    assert (told.headline(), told.as_json()["jobs"]) == ("", 0)
+    assert (headline(told), told.as_json()["jobs"]) == ("", 0)
 
 
 def test_servers_are_shown_by_owner_and_user(bench: LivelyBench) -> None:

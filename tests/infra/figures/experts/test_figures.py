@@ -5,6 +5,7 @@ from infra.figures.board import Board
 from infra.figures.experts.figures import ExpertsFigures
 from infra.figures.summary import summarise
 from infra.views.experts.view import ExpertsView
+from infra.views.figures import headline, job_cells, zone_rows
 from infra.views.story import Story
 from infra.views.words import describe, happening
 from schemas.experts.reports import ExpertsProfiled, LayerRouting
@@ -63,9 +64,9 @@ def heard(script: Script) -> list[str]:
 def test_jobs_and_nodes_are_shown_with_their_ranks():
     seen = board(script())
     jobs = seen.jobs.by_id
-    assert seen.job_cells(jobs["s"])["ranks"] == "4 ranks on n0 x2, n1 x2"
-    assert seen.job_cells(jobs["s"])["placement"].startswith("2, busiest 1.0")
-    assert seen.job_cells(jobs["t"])["ranks"] == "waits for 2"
+    assert job_cells(seen, jobs["s"])["ranks"] == "4 ranks on n0 x2, n1 x2"
+    assert job_cells(seen, jobs["s"])["placement"].startswith("2, busiest 1.0")
+    assert job_cells(seen, jobs["t"])["ranks"] == "waits for 2"
 
 
 def test_service_stays_on_nodes_until_runs_end():
@@ -80,15 +81,15 @@ def test_service_stays_on_nodes_until_runs_end():
 def test_summary_has_runs_and_placements():
     figures = summarise(board(script())).part(ExpertsFigures)
     assert (figures.running, figures.waiting, figures.ranks) == (1, 1, 4)
-    assert dict(figures.rows())["devices with ranks"] == "4 of 4"
+    assert dict(zone_rows(figures))["devices with ranks"] == "4 of 4"
     assert figures.as_json()["placements"] == {"initial": 1, "popularity_shifted": 1, "devices_changed": 0}
-    assert dict(figures.rows())["placements"] == "1 initial, 1 popularity shifted, 0 devices changed"
-    assert figures.headline().startswith("1 running on 4 ranks, 1 queued, busiest device 1.")
+    assert dict(zone_rows(figures))["placements"] == "1 initial, 1 popularity shifted, 0 devices changed"
+    assert headline(figures).startswith("1 running on 4 ranks, 1 queued, busiest device 1.")
 
 
 def test_zone_without_jobs_shows_no_line():
     figures = summarise(board(Script())).part(ExpertsFigures)
-    assert (figures.headline(), figures.as_json()["jobs"]) == ("", 0)
+    assert (headline(figures), figures.as_json()["jobs"]) == ("", 0)
 
 
 def test_service_shows_placements_with_reasons():
@@ -120,7 +121,7 @@ def test_preempted_job_shows_its_cause():
     script.start("t", training(2), "ben")
     script.pass_time(59.0)
     assert "gives way and is queued again: job t of user ben has waited for 60 s" in told(script, "s")
-    assert dict(summarise(board(script)).part(ExpertsFigures).rows())["jobs that gave way"] == "1"
+    assert dict(zone_rows(summarise(board(script)).part(ExpertsFigures)))["jobs that gave way"] == "1"
 
 
 def test_training_job_shows_gating():

@@ -6,6 +6,7 @@ from infra.figures.distribution import Distribution
 from infra.figures.merging.evaluation import MergingEvaluation
 from infra.figures.merging.figures import MergingFigures
 from infra.figures.summary import summarise
+from infra.views.figures import zone_rows
 from schemas.cells import CellConfigured
 from tests.infra.simulation.merging.small import (
     ShortTruth,
@@ -154,5 +155,5 @@ def test_values_are_plain(capsys):
     found = told.as_json()
     assert found["jct"]["mean_s"] > 0
     assert found["iterations_merged"]["jobs"] == 1
-    names = [name for name, _ in told.rows()]
+    names = [name for name, _ in zone_rows(told)]
     assert len(names) == len(set(names)) == 12

@@ -8,6 +8,7 @@ from rich.console import Console
 from infra.figures.board import Board
 from infra.figures.merging.figures import MergingFigures
 from infra.figures.summary import summarise
+from infra.views.figures import headline, job_cells, node_cells, zone_rows
 from infra.views.tables import board_view
 from schemas.codec import decode_decision
 from tests.infra.simulation.merging.small import merging_cell, simulated
@@ -27,7 +28,7 @@ def shown(seen: Board) -> str:
 
 
 def cells(seen: Board, job_id: str) -> dict[str, str]:
-    return seen.job_cells(seen.jobs.by_id[job_id])
+    return job_cells(seen, seen.jobs.by_id[job_id])
 
 
 def test_profile_run_is_shown_as_such() -> None:
@@ -49,44 +50,44 @@ def test_chain_shows_gpus_until_donor_ends() -> None:
     assert cells(seen, "one")["merge"] == cells(seen, "two")["merge"] == "one -> two"
     assert "GPUs" in cells(seen, "one")
     assert "GPUs" not in cells(seen, "two"), "it waits for its donor"
-    assert figures(seen).headline() == (
+    assert headline(figures(seen)) == (
         "0 profiling, 1 running, 1 waiting; 1 of 1 GPUs in use; merged now: one -> two on 1 GPU"
     )
     assert "merged now: one -> two on 1 GPU" in shown(seen)
     later = board_at(merged_run(), 1_300.0)
     assert cells(later, "two")["GPUs"] == "1 on n0 x1"
-    assert "merged now" not in figures(later).headline()
+    assert "merged now" not in headline(figures(later))
 
 
 def test_two_jobs_in_one_run_both_run() -> None:
     seen = board_at(merged_run("spatial"), 700.0)
     assert (figures(seen).running, figures(seen).used_gpus) == (2, 1)
     assert cells(seen, "one")["merge"] == cells(seen, "two")["merge"] == "one || two"
-    assert "merged now: one || two on 1 GPU" in figures(seen).headline()
+    assert "merged now: one || two on 1 GPU" in headline(figures(seen))
 
 
 def test_what_merges_were_worth_is_counted() -> None:
     told = figures(board_at(merged_run(), END_S))
     assert (told.running, told.waiting, told.used_gpus) == (0, 0, 0)
     assert told.saved_s == 300.0
-    assert told.headline().endswith("merges: 1 finished, 0 undone, saved 5 min of one GPU")
-    assert ("worth of merges", "saved 5 min of one GPU") in list(told.rows())
+    assert headline(told).endswith("merges: 1 finished, 0 undone, saved 5 min of one GPU")
+    assert ("worth of merges", "saved 5 min of one GPU") in list(zone_rows(told))
     assert told.as_json()["merged_jobs_finished"] == 1
 
 
 def test_undone_merge_is_counted_and_jobs_wait() -> None:
     run = merged_run(helps=0)
     told = figures(board_at(run, 805.0))
-    assert told.headline().endswith("merges: 0 finished, 1 undone, saved 0 s of one GPU")
+    assert headline(told).endswith("merges: 0 finished, 1 undone, saved 0 s of one GPU")
     assert (told.running, told.waiting, told.used_gpus) == (0, 2, 0)
     assert figures(board_at(run, END_S)).as_json()["merged_jobs_undone"] == 1
 
 
 def test_nodes_show_gpus_in_use() -> None:
     seen = board_at(merged_run(), 700.0)
-    assert seen.node_cells(seen.nodes.by_id["n0"]) == {"GPUs": "1"}
+    assert node_cells(seen, seen.nodes.by_id["n0"]) == {"GPUs": "1"}
     seen = board_at(merged_run(), END_S)
-    assert seen.node_cells(seen.nodes.by_id["n0"]) == {}
+    assert node_cells(seen, seen.nodes.by_id["n0"]) == {}
 
 
 def test_profiles_plans_and_merges_are_watched() -> None:
@@ -106,7 +107,7 @@ def test_profiles_plans_and_merges_are_watched() -> None:
 
 def test_zone_without_jobs_shows_no_line() -> None:
     told = figures(board_at(simulated(merging_cell(), []), END_S))
-    assert (told.headline(), told.as_json()["jobs"]) == ("", 0)
+    assert (headline(told), told.as_json()["jobs"]) == ("", 0)
 
 
 def test_log_without_problems_leaves_nothing_out() -> None:

@@ -12,6 +12,7 @@ from infra.figures.auction.figures import AuctionFigures
 from infra.figures.board import Board
 from infra.figures.summary import summarise
 from infra.simulation.auction.price_forecast import forecast_from_ledger, own_forecasts
+from infra.views.figures import headline
 from schemas.auction.evidence import ZonePriced
 from schemas.auction.settings import AuctionPolicy, PdftspPolicy
 from schemas.base import HOURS_PER_DAY
@@ -123,4 +124,4 @@ def test_expected_hours_appear_after_days_with_night(
     told = f"expected by hour (0 to 24 UTC): {bars}; "
     assert told in output
     figures = summarise(Board.of("c", bench.ledger, bench.decisions)).part(AuctionFigures)
-    assert told in figures.headline()
+    assert told in headline(figures)
