@@ -30,10 +30,9 @@ DAYS = Experiment[AuctionTrial, Mapping[str, float]](
         "infra/lender/history.py",
         "infra/lender/lending.py",
         "infra/lender/loans.py",
-        "infra/lender/history.py",
-        "infra/lender/forecast.py",
         "infra/workloads",
         "bench/workloads",
+        "bench/auction/clearing.py",
         "bench/auction/day.py",
         "bench/auction/trials.py",
         # Versions of all libraries: plans depend on the solver.

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from executors.elastic.job_agent import JobAgent, KnownNoise
 from executors.elastic.runner import ElasticOrder
 from executors.elastic.shares import BatchShares, KnownWorkers
 from executors.gang.batches import IGNORED, global_batch, pad
@@ -40,6 +41,7 @@ from executors.lora.model_kind import BaseModelError, is_classifier, read_config
 from executors.lora.pretrained import load_pretrained, refuse_missing
 from executors.lora.randomness import derive_seed
 from executors.lora.records import with_columns
+from schemas.base import Record
 from schemas.lora import LoraHyperparameters
 
 _log = logging.getLogger(__name__)
@@ -62,6 +64,13 @@ class SequenceShare:
         return sum(sequence.loss_tokens for sequence in self.sequences)
 
 
+class JobNotes(Record):
+    """Knowledge that a checkpoint keeps besides the state of the training."""
+
+    workers: KnownWorkers
+    noise: KnownNoise | None
+
+
 class DataParallelTraining(ReplicatedTraining[ElasticOrder, SequenceShare]):
     """A model, AdamW's moments and a position in the data, the same on all ranks of a job between steps. See
     `GangTraining`.
@@ -76,6 +85,8 @@ class DataParallelTraining(ReplicatedTraining[ElasticOrder, SequenceShare]):
         super().__init__(rank, keeps_checkpoints=self._workload.keeps_checkpoints)
         self._hyperparameters = self._workload.hyperparameters
         self._present = Position()
+        tuning = self._workload.tuning
+        self.agent = None if tuning is None else JobAgent(self._hyperparameters, tuning)
         self.shares: BatchShares
 
     def prepare(self) -> None:
@@ -135,6 +146,7 @@ class DataParallelTraining(ReplicatedTraining[ElasticOrder, SequenceShare]):
     def step(self, group: ProcessGroup, own: SequenceShare, loss_tokens: int) -> None:
         while not self._accumulate(own, loss_tokens):
             pass
+        accumulated_ns = time.monotonic_ns()
         group.add_up("the gradient", self._sums)
         norm = float(torch.linalg.vector_norm(self._gradient))
         loss_value = float(self._sums[-1])
@@ -142,21 +154,38 @@ class DataParallelTraining(ReplicatedTraining[ElasticOrder, SequenceShare]):
         if norm > self._hyperparameters.max_gradient_norm:
             self._gradient.mul_(self._hyperparameters.max_gradient_norm / norm)
         self._optimizer.step()
-        done = self._present
-        self._present = Position(done.samples_done + len(self._batch()), done.steps + 1, loss_value)
-        self.shares.end_step(group, self._hyperparameters.global_batch_size)
+        done, batch = self._present, len(self._batch())
+        self._present = Position(done.samples_done + batch, done.steps + 1, loss_value)
+        if self.agent is not None:
+            self.agent.end_step(group, norm, batch, time.monotonic_ns() - accumulated_ns)
+        self.shares.end_step(group)
 
     def begin(self, group: ProcessGroup) -> None:
-        self.shares.begin(group, self._hyperparameters.global_batch_size)
+        if self.agent is None:
+            self.shares.begin(group, lambda _: self._hyperparameters.global_batch_size)
+            return
+        self.agent.begin(group)
+        self.shares.begin(group, self.agent.best_batch)
+        self.agent.take(self.shares.batch)
+        for parameters in self._optimizer.param_groups:
+            parameters["lr"] = self.agent.learning_rate
+
+    def details(self) -> dict[str, int]:
+        return {} if self.agent is None else {"global_batch": self.agent.batch}
 
     def step_terms(self) -> bytes:
-        return repr(self.shares.counts).encode()
+        rate = None if self.agent is None else self.agent.learning_rate
+        return repr((self.shares.counts, rate)).encode()
 
     def notes(self) -> JsonValue:
-        return self.shares.known.model_dump(mode="json")
+        noise = None if self.agent is None else self.agent.notes()
+        return JobNotes(workers=self.shares.known, noise=noise).model_dump(mode="json")
 
     def recall(self, notes: JsonValue) -> None:
-        self.shares.known = KnownWorkers.model_validate(notes)
+        known = JobNotes.model_validate(notes)
+        self.shares.known = known.workers
+        if self.agent is not None and known.noise is not None:
+            self.agent.recall(known.noise)
 
     def tensors(self) -> Mapping[str, Mapping[str, Tensor]]:
         moments = {}
@@ -190,6 +219,8 @@ class DataParallelTraining(ReplicatedTraining[ElasticOrder, SequenceShare]):
             with self.shares.measured(len(own.sequences), self.rank.device):
                 for start in range(0, len(own.sequences), micro):
                     self._add_gradient(own, range(start, start + micro), loss_tokens)
+                    if start == 0 and self.agent is not None:
+                        self._note_part(self.agent, own.sequences[:micro], loss_tokens)
                 self._throttle(len(own.sequences), began_s)
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error) or not self.shares.shrink():
@@ -205,6 +236,11 @@ class DataParallelTraining(ReplicatedTraining[ElasticOrder, SequenceShare]):
         if self.rank.device.type == "cuda":
             torch.cuda.empty_cache()
         return False
+
+    def _note_part(self, agent: JobAgent, part: Sequence[TokenSequence], loss_tokens: int) -> None:
+        """Note the gradient of the first micro-batch, which is all that is added up by then."""
+        tokens = sum(sequence.loss_tokens for sequence in part)
+        agent.note_part(self._gradient, len(part), tokens / loss_tokens)
 
     def _throttle(self, sequences: int, began_s: float) -> None:
         """Wait until the sequences have taken the time that the settings ask for."""
@@ -224,7 +260,7 @@ class DataParallelTraining(ReplicatedTraining[ElasticOrder, SequenceShare]):
             len(self._data),
             self._hyperparameters.seed,
             self._present.samples_done,
-            self._hyperparameters.global_batch_size,
+            self._hyperparameters.global_batch_size if self.agent is None else self.agent.batch,
             self._workload.work_samples,
         )
 

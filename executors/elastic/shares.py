@@ -4,7 +4,7 @@ Rank 0 decides both for all ranks. Workers that are equally fast keep an even sp
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -74,17 +74,27 @@ class BatchShares:
         self._window_ns += time.monotonic_ns() - began_ns
         self._window_sequences += sequences
 
-    def begin(self, group: ProcessGroup, batch: int) -> None:
-        """Decide the shares of a new generation, with all ranks, by what is known of its workers."""
+    def begin(self, group: ProcessGroup, batch_of: Callable[[Sequence[int]], int]) -> None:
+        """Decide the shares of a new generation, with all ranks, by what is known of its workers.
+
+        Args:
+            batch_of: returns the sequences of a batch, by the costs of a sequence on the ranks (ns). That of
+                rank 0 counts.
+        """
         self._steps = self._decisions = 0
         self.counts, self._is_trying = [], False
-        self._decide(group, batch)
+        self._decide(group, batch_of)
 
-    def end_step(self, group: ProcessGroup, batch: int) -> None:
+    def end_step(self, group: ProcessGroup) -> None:
         """Decide the shares of the next steps, with all ranks, if a decision is due."""
         self._steps += 1
         if self._is_trying or self._steps in _FIRST_DECISIONS or self._steps % _DECIDED_EVERY == 0:
-            self._decide(group, batch)
+            self._decide(group, lambda _: self.batch)
+
+    @property
+    def batch(self) -> int:
+        """Sequences in a whole batch, once its shares are decided."""
+        return sum(self.counts)
 
     def shrink(self) -> bool:
         """Halve the micro-batch; return False if it is one sequence already."""
@@ -93,7 +103,7 @@ class BatchShares:
         self.micro_batch //= 2
         return True
 
-    def _decide(self, group: ProcessGroup, batch: int) -> None:
+    def _decide(self, group: ProcessGroup, batch_of: Callable[[Sequence[int]], int]) -> None:
         self._note_window()
         shrunk = self.micro_batch if self.micro_batch < self._wanted else 0
         mine = [self._worker, self._sequence_ns, self._gpu_type, shrunk]
@@ -106,7 +116,8 @@ class BatchShares:
                 self.known.micro_batches[str(gpu_type)] = min(least, micro_batch)
         self._decisions += 1
         micro_batches = [self.known.micro_batches.get(str(row[2]), self._wanted) for row in rows]
-        decided = torch.tensor([*self._chosen([row[0] for row in rows], batch), *micro_batches])
+        costs = self._costs([row[0] for row in rows])
+        decided = torch.tensor([*self._chosen(costs, batch_of(costs)), *micro_batches])
         group.spread("the shares of a batch", [decided], 0)
         numbers = decided.tolist()
         self.counts, self.micro_batch = numbers[: group.world], numbers[group.world :][group.rank]
@@ -116,12 +127,11 @@ class BatchShares:
     def _tries_all(self) -> bool:
         return self._decisions % _TRIED_EVERY == 0
 
-    def _chosen(self, workers: Sequence[int], batch: int) -> list[int]:
+    def _chosen(self, costs: Sequence[int], batch: int) -> list[int]:
         """Return the shares of the next steps; those of rank 0 count."""
-        world = len(workers)
+        world = len(costs)
         even = [len(share(batch, rank, world)) for rank in range(world)]
-        present = self.counts if sum(self.counts) == batch and not self._is_trying else even
-        costs = self._costs(workers)
+        present = self.counts if self.batch == batch and not self._is_trying else even
         best = batch_shares(batch, costs)
         if self._tries_all:
             return with_each(best)

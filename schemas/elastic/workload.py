@@ -17,19 +17,23 @@ MAX_RUNNING_YEARS = 10
 _YEAR_S = 365 * 86_400
 _UNREADABLE_YEARS = 1e6
 
+MAX_BATCH = 1_048_576
+
 Workers = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
+LearningRate = Annotated[float, Field(ge=1e-12, le=10)]
 
 
 class TrainingHyperparameters(Record):
-    """Hyperparameters of the training, for any number of workers: its global batch never changes."""
+    """Hyperparameters of the training, for any number of workers. The global batch only changes if the job is
+    tuned."""
 
-    global_batch_size: Annotated[int, Field(ge=1, le=1_048_576)] = 32
+    global_batch_size: Annotated[int, Field(ge=1, le=MAX_BATCH)] = 32
     """Sequences in a step of all workers together."""
     micro_batch_size: Annotated[int, Field(ge=1, le=4_096)] = 8
     """Most sequences that one worker takes at a time: the rest of its share is accumulated."""
     sequence_length: Annotated[int, Field(ge=2, le=1_048_576)] = 64
     """Longest sequence in tokens; longer records are cut."""
-    learning_rate: Annotated[float, Field(ge=1e-12, le=10)] = 1e-4
+    learning_rate: LearningRate = 1e-4
     """AdamW's step size."""
     weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.0
     """AdamW's decoupled weight decay."""
@@ -37,6 +41,16 @@ class TrainingHyperparameters(Record):
     """The gradient is scaled down to this L2 norm."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """Seed of initial adapter weights, data order and dropout masks."""
+
+
+class TuningBounds(Record):
+    """Bounds within which a job agent tunes the batch and the learning rate, whenever workers change."""
+
+    least_global_batch_size: Annotated[int, Field(ge=1, le=MAX_BATCH)]
+    most_global_batch_size: Annotated[int, Field(ge=1, le=MAX_BATCH)]
+    most_learning_rate: LearningRate
+    """Highest learning rate. A larger batch raises the learning rate, at most to this, a smaller one lowers
+    it."""
 
 
 class ElasticWorkload(Workload):
@@ -54,6 +68,9 @@ class ElasticWorkload(Workload):
     """The shape of a LoRA adapter to train; None trains all weights. Of its fields the rank, alpha, dropout
     and target modules count; the rest is in `hyperparameters`."""
     hyperparameters: TrainingHyperparameters = TrainingHyperparameters()
+    # Omitted if it is the default, so that jobs submitted before it was added keep their bytes.
+    tuning: Annotated[TuningBounds | None, Field(exclude_if=lambda bounds: bounds is None)] = None
+    """Bounds of a job agent, which measures the gradient noise; None to train with `hyperparameters`."""
     min_workers: Workers = 1
     """Base demand (w_min): the job never runs on fewer workers."""
     max_workers: Workers = 1
@@ -90,6 +107,7 @@ class ElasticWorkload(Workload):
                 f"a global batch of {self.hyperparameters.global_batch_size} has no sample for each of "
                 f"{self.max_workers} workers"
             )
+        self._check_tuning()
         self._check_running_time()
         return self
 
@@ -107,6 +125,26 @@ class ElasticWorkload(Workload):
                     f"speedup is {speed:g} with {workers} workers, at most {MAX_SPEED_PER_WORKER:g} for each "
                     "of them: give the throughput over that of one worker"
                 )
+
+    def _check_tuning(self) -> None:
+        bounds, own = self.tuning, self.hyperparameters
+        if bounds is None:
+            return
+        least, most = bounds.least_global_batch_size, bounds.most_global_batch_size
+        if not least <= own.global_batch_size <= most:
+            raise ValueError(
+                f"tuning allows batches of {least} to {most}, without the job's own global_batch_size "
+                f"{own.global_batch_size}: it is the first one"
+            )
+        if least < self.max_workers:
+            raise ValueError(
+                f"least_global_batch_size {least} has no sample for each of {self.max_workers} workers"
+            )
+        if bounds.most_learning_rate < own.learning_rate:
+            raise ValueError(
+                f"most_learning_rate {bounds.most_learning_rate:g} is below the job's own learning_rate "
+                f"{own.learning_rate:g}"
+            )
 
     def _check_running_time(self) -> None:
         at_base = self.speedup[self.min_workers - 1] if self.speedup else float(self.min_workers)

@@ -208,6 +208,26 @@ def _consistent_profile(event: dict[str, Any]) -> None:
         event["key"]["target_modules"] = sorted(event["key"]["target_modules"])
 
 
+def _consistent_elastic(workload: dict[str, Any]) -> None:
+    """A batch has a sample for each worker, and a job agent's bounds contain the job's own values."""
+    fewest = workload.get("min_workers", 1)
+    workload["max_workers"] = max(workload.get("max_workers", 1), fewest)
+    workload.pop("speedup", None)
+    hyperparameters = workload.setdefault("hyperparameters", {})
+    batch = hyperparameters.get("global_batch_size", 0)
+    hyperparameters["global_batch_size"] = max(batch, workload["max_workers"])
+    # Any speed will do, with work that takes a year.
+    workload["samples_per_s"] = max(workload["samples_per_s"], 1e-6)
+    most_samples = max(int(workload["samples_per_s"] * _YEAR_S), 1)
+    workload["work_samples"] = min(workload["work_samples"], most_samples)
+    if tuning := workload.get("tuning"):
+        batch, least = hyperparameters["global_batch_size"], tuning["least_global_batch_size"]
+        tuning["least_global_batch_size"] = min(max(least, workload["max_workers"]), batch)
+        tuning["most_global_batch_size"] = max(tuning["most_global_batch_size"], batch)
+        rate = hyperparameters.get("learning_rate", 1e-4)
+        tuning["most_learning_rate"] = max(tuning["most_learning_rate"], rate)
+
+
 def _consistent_job(event: dict[str, Any]) -> dict[str, Any]:
     """An event or a command about a job whose workload obeys the rules between its fields."""
     _consistent_orders(event)
@@ -218,16 +238,7 @@ def _consistent_job(event: dict[str, Any]) -> dict[str, Any]:
     _consistent_moe(event)
     _consistent_profile(event)
     if workload.get("kind") == "elastic":
-        fewest = workload.get("min_workers", 1)
-        workload["max_workers"] = max(workload.get("max_workers", 1), fewest)
-        workload.pop("speedup", None)
-        hyperparameters = workload.setdefault("hyperparameters", {})
-        batch = hyperparameters.get("global_batch_size", 0)
-        hyperparameters["global_batch_size"] = max(batch, workload["max_workers"])
-        # Any speed will do, with work that takes a year.
-        workload["samples_per_s"] = max(workload["samples_per_s"], 1e-6)
-        most_samples = max(int(workload["samples_per_s"] * _YEAR_S), 1)
-        workload["work_samples"] = min(workload["work_samples"], most_samples)
+        _consistent_elastic(workload)
     return event
 
 

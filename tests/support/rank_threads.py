@@ -90,6 +90,11 @@ class RankThreads:
 
         self.together(work)
 
+    def run(self, steps: int) -> None:
+        """Train some steps."""
+        for _ in range(steps):
+            self.step()
+
     def parameters(self, rank: int = 0) -> dict[str, Tensor]:
         """The trained parameters of a rank."""
         return {

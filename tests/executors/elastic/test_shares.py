@@ -48,13 +48,12 @@ def divisions(draw: st.DrawFn) -> list[int]:
 @given(counts=divisions(), micro=st.sampled_from([1, 3, 8]))
 def test_uneven_shares_give_same_parameters(start: Start, counts: list[int], micro: int) -> None:
     alone, ranks = start(1), start(len(counts), micro_batch_size=micro)
-    for shares in shares_of(ranks):
-        shares.counts = counts
+    alone.begin()
+    ranks.begin()
     for _ in range(STEPS):
+        for shares in shares_of(ranks):  # in place of those that were decided after the last step
+            shares.counts = counts
         alone.step()
-        if shares_of(ranks)[0].counts != counts:  # a decision after the step
-            for shares in shares_of(ranks):
-                shares.counts = counts
         ranks.step()
     for rank in range(len(counts)):
         torch.testing.assert_close(ranks.parameters(rank), alone.parameters(), rtol=1e-4, atol=1e-5)
@@ -106,10 +105,9 @@ def test_too_little_memory_halves_micro_batches(start: Start, error: Exception) 
     alone, ranks = start(1, micro_batch_size=8), start(2, micro_batch_size=8)
     for training in ranks.trainings:
         limit(training, 1, error)
-    ranks.begin()
-    for _ in range(STEPS):
-        alone.step()
-        ranks.step()
+    for each in (alone, ranks):
+        each.begin()
+        each.run(STEPS)
     torch.testing.assert_close(ranks.parameters(), alone.parameters(), rtol=1e-4, atol=1e-5)
     assert [shares.micro_batch for shares in shares_of(ranks)] == [1, 1]
     later = start(2, micro_batch_size=8)

@@ -13,13 +13,8 @@ def test_every_policy_decides_as_it_was_recorded(name: str) -> None:
     assert found.splitlines() == recorded.splitlines()
 
 
-WITHOUT_ENDS = {"elastic-opportunistic"}
-"""Histories that were recorded under an earlier form of their scheme, whose runs are others now."""
-
-
 @pytest.mark.parametrize("name", GANG_POLICIES)
 def test_gangs_start_and_stop_as_recorded(name: str) -> None:
     recorded = path(name).read_text().splitlines()
-    expected = {"starts", "leaves"} if name in WITHOUT_ENDS else {"starts", "leaves", "completed"}
-    assert expected <= {word for line in recorded for word in line.split()}
+    assert {"starts", "leaves", "completed"} <= {word for line in recorded for word in line.split()}
     assert gang_table(name).splitlines() == recorded
