@@ -40,6 +40,7 @@ from executors.lora.model_kind import BaseModelError, is_classifier, read_config
 from executors.lora.pretrained import load_pretrained, refuse_missing
 from executors.lora.randomness import derive_seed
 from executors.lora.records import with_columns
+from executors.throttle import throttle
 from schemas.lora import LoraHyperparameters
 
 _log = logging.getLogger(__name__)
@@ -190,7 +191,7 @@ class DataParallelTraining(ReplicatedTraining[ElasticOrder, SequenceShare]):
             with self.shares.measured(len(own.sequences), self.rank.device):
                 for start in range(0, len(own.sequences), micro):
                     self._add_gradient(own, range(start, start + micro), loss_tokens)
-                self._throttle(len(own.sequences), began_s)
+                throttle(began_s, len(own.sequences), self.rank.order.least_sequence_s)
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error) or not self.shares.shrink():
                 raise
@@ -205,10 +206,6 @@ class DataParallelTraining(ReplicatedTraining[ElasticOrder, SequenceShare]):
         if self.rank.device.type == "cuda":
             torch.cuda.empty_cache()
         return False
-
-    def _throttle(self, sequences: int, began_s: float) -> None:
-        """Wait until the sequences have taken the time that the settings ask for."""
-        time.sleep(max(began_s + sequences * self.rank.order.least_sequence_s - time.monotonic(), 0.0))
 
     def _add_gradient(self, own: SequenceShare, places: range, loss_tokens: int) -> None:
         """Add the gradient of one micro-batch to the sums, and its loss."""
