@@ -14,6 +14,18 @@ PREEMPTION_S = 63.0
 load it (thesis, section 3.7.5, measured on a testbed)."""
 
 
+@dataclass(frozen=True)
+class WorkerPauses:
+    """Times without progress of a job whose workers begin (s). By default only preemptions cost time, as in
+    the thesis' simulator; `bench/testbed` measures all of them."""
+
+    start_s: float = 0.0
+    """Time from the command of a new job to its first step, and from its last step to the report."""
+    resize_s: float = 0.0
+    """Time that a change of a running job's workers costs."""
+    preemption_s: float = PREEMPTION_S
+
+
 @dataclass
 class _Progress:
     """Progress of a job."""
@@ -33,9 +45,10 @@ class _Progress:
 class VirtualWorkers:
     """Simulated runner, as in `VirtualRunner`. Nodes share checkpoints, so a job resumes on any node."""
 
-    def __init__(self, cell: str, pace: float) -> None:
+    def __init__(self, cell: str, pace: float, pauses: WorkerPauses = WorkerPauses()) -> None:
         self._cell = cell
         self._pace = pace
+        self._pauses = pauses
         self._jobs: dict[str, _Progress] = {}
 
     def carry_out(self, command: Command, time_s: float, until_s: float = math.inf) -> Moments:
@@ -79,9 +92,14 @@ class VirtualWorkers:
 
     def _begin(self, job: _Progress, command: WorkersAssigned, time_s: float) -> None:
         done = command.resume_samples if command.resumes else job.by(time_s)
-        lost_s = PREEMPTION_S if command.resumes and command.generation > 1 else 0.0
-        job.generation, job.samples_done, job.since_s = command.generation, done, time_s + lost_s
+        since_s = time_s + self._pause_s(command)
+        job.generation, job.samples_done, job.since_s = command.generation, done, since_s
         job.samples_per_s = self._pace * command.expected_samples_per_s
+
+    def _pause_s(self, command: WorkersAssigned) -> float:
+        if command.generation == 1:
+            return self._pauses.start_s
+        return self._pauses.preemption_s if command.resumes else self._pauses.resize_s
 
     def _stop(self, command: WorkersReleased, time_s: float) -> Moments:
         job = self._jobs.setdefault(command.job_id, _Progress())
