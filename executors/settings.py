@@ -47,6 +47,14 @@ class BaseModelSettings(RunnerSettings):
     it. Default: `MILLRACE_BASE_MODEL`."""
 
 
+class ThrottledSettings(RunnerSettings):
+    """Settings of runners whose training can be slowed down."""
+
+    least_sequence_s: Annotated[float, Field(ge=0, le=60)] = 0.0
+    """Shortest time of a sequence in training (s), for drills with slower devices: a process sleeps for the
+    rest of it, see `executors/throttle.py`."""
+
+
 class GangSettings(RunnerSettings):
     """Settings of every runner of gangs. Units are in the names."""
 

@@ -41,6 +41,7 @@ from executors.lora.model_kind import BaseModelError, is_classifier, read_config
 from executors.lora.pretrained import load_pretrained, refuse_missing
 from executors.lora.randomness import derive_seed
 from executors.lora.records import with_columns
+from executors.throttle import throttle
 from schemas.base import Record
 from schemas.lora import LoraHyperparameters
 
@@ -221,7 +222,7 @@ class DataParallelTraining(ReplicatedTraining[ElasticOrder, SequenceShare]):
                     self._add_gradient(own, range(start, start + micro), loss_tokens)
                     if start == 0 and self.agent is not None:
                         self._note_part(self.agent, own.sequences[:micro], loss_tokens)
-                self._throttle(len(own.sequences), began_s)
+                throttle(began_s, len(own.sequences), self.rank.order.least_sequence_s)
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error) or not self.shares.shrink():
                 raise
@@ -241,10 +242,6 @@ class DataParallelTraining(ReplicatedTraining[ElasticOrder, SequenceShare]):
         """Note the gradient of the first micro-batch, which is all that is added up by then."""
         tokens = sum(sequence.loss_tokens for sequence in part)
         agent.note_part(self._gradient, len(part), tokens / loss_tokens)
-
-    def _throttle(self, sequences: int, began_s: float) -> None:
-        """Wait until the sequences have taken the time that the settings ask for."""
-        time.sleep(max(began_s + sequences * self.rank.order.least_sequence_s - time.monotonic(), 0.0))
 
     def _add_gradient(self, own: SequenceShare, places: range, loss_tokens: int) -> None:
         """Add the gradient of one micro-batch to the sums, and its loss."""

@@ -97,6 +97,7 @@ class Replicas:
             own,
             heads=[job.head for job in active],
             checkpoints_activations=active[0].order.workload.hyperparameters.gradient_checkpointing,
+            least_sequence_s=self._settings.least_sequence_s,
         )
         longest = max(
             (self._sequence(job, record) for job in active for record in job.loader.stream.indices(0, own)),

@@ -4,11 +4,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from executors.settings import BaseModelSettings, GangSettings
+from executors.settings import BaseModelSettings, GangSettings, ThrottledSettings
 from schemas.services import SHORTEST_S
 
 
-class TunerSettings(GangSettings, BaseModelSettings):
+class TunerSettings(GangSettings, BaseModelSettings, ThrottledSettings):
     """Settings of the runner."""
 
     micro_batch_size: Annotated[int, Field(ge=1, le=4_096)] = 8

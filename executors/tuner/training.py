@@ -26,6 +26,7 @@ from executors.lora.fused_layers import HeadUse, SiteAdapter
 from executors.lora.randomness import SequenceMasks, derive_seed
 from executors.lora.segment_products import Rows
 from executors.lora.task import AdapterState, LoraTask
+from executors.throttle import throttle
 
 AddUp = Callable[[Tensor], None]
 """Adds a vector up over all ranks of a task, in place."""
@@ -116,11 +117,13 @@ class Trainer:
         *,
         heads: Sequence[int] = (0,),
         checkpoints_activations: bool = False,
+        least_sequence_s: float = 0.0,
     ) -> None:
         """Train an adapter.
 
         Args:
             heads: number of the adapter's head of each source.
+            least_sequence_s: shortest time of a sequence of a step (s).
         """
         self.base = base
         self.adapter = adapter
@@ -129,6 +132,7 @@ class Trainer:
         self._masks = torch.Generator(device)
         self._heads = heads
         self._checkpoints_activations = checkpoints_activations
+        self._least_sequence_s = least_sequence_s
 
     @property
     def device(self) -> torch.device:
@@ -151,6 +155,7 @@ class Trainer:
         """
         started_s = time.monotonic()
         sums = self.accumulate(own, number, sources)
+        throttle(started_s, len(own), self._least_sequence_s)
         said = torch.cat([sums.flatten(), torch.tensor(list(signals), device=self._device)])
         exchange_s = self._add_up(said, add_up)
         (*numbers,) = said.tolist()

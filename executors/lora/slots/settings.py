@@ -4,10 +4,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from executors.settings import BaseModelSettings
+from executors.settings import BaseModelSettings, ThrottledSettings
 
 
-class LoraSettings(BaseModelSettings):
+class LoraSettings(BaseModelSettings, ThrottledSettings):
     """Settings of the runner. Units are in the names."""
 
     parked_runs: Annotated[int, Field(ge=0, le=10_000)] = 16

@@ -55,7 +55,9 @@ class SlotRuns:
         self._workshop = workshop
         self._clock = workshop.clock
         self._reports = SlotRunReports(workshop.cell, assignment, report)
-        self._steps = FusedSteps(workshop.engine, workshop.clock, assignment.runs)
+        self._steps = FusedSteps(
+            workshop.engine, workshop.clock, assignment.runs, workshop.settings.least_sequence_s
+        )
         self._waiting = {order.job_id: order for order in assignment.runs if order.job_id not in self.over}
         self._training: dict[str, SlotRun] = {}
         self._has_room = False

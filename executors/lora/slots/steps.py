@@ -2,6 +2,7 @@
 
 import logging
 import math
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -9,6 +10,7 @@ from executors.lora.engine import FusedEngine, PartialStepError
 from executors.lora.faults import raise_if_device_is_lost
 from executors.lora.slots.lone_steps import LoneSteps
 from executors.node.runner import Clock
+from executors.throttle import throttle
 from schemas.lora_commands import MEMORY_TOLERANCE_GIB, RunOrder
 from schemas.profiles import MeasuredSteps
 
@@ -39,9 +41,19 @@ class FusedSteps:
             alone.
     """
 
-    def __init__(self, engine: FusedEngine, clock: Clock, orders: Iterable[RunOrder] = ()) -> None:
+    def __init__(
+        self,
+        engine: FusedEngine,
+        clock: Clock,
+        orders: Iterable[RunOrder] = (),
+        least_sequence_s: float = 0.0,
+    ) -> None:
         """Run the first step of each of `orders` with a declared speed alone, to time it. If memory is
-        limited, run each step that is larger than all before alone, and measure it."""
+        limited, run each step that is larger than all before alone, and measure it.
+
+        Args:
+            least_sequence_s: shortest time of a sequence of a step (s).
+        """
         orders = tuple(orders)
         self._engine = engine
         self._limits_gib = {
@@ -51,6 +63,7 @@ class FusedSteps:
         self.memory_gib: dict[str, float] = {}
         self._untimed = {order.job_id for order in orders if order.speed_is_declared}
         self._clock = clock
+        self._least_sequence_s = least_sequence_s
         self._apart = False
         self._was_alone = False
         """Whether the last step measured a single task, while others waited."""
@@ -172,14 +185,18 @@ class FusedSteps:
         return loss
 
     def _timed_step(self, job_ids: Sequence[str]) -> Mapping[str, float]:
-        start_s = self._clock.time_s()
+        start_s, began_s, before = self._clock.time_s(), time.monotonic(), self._samples_done(job_ids)
         try:
             losses = self._engine.step(job_ids)
         except PartialStepError:
             self._account(start_s, job_ids)
             raise
+        throttle(began_s, self._samples_done(job_ids) - before, self._least_sequence_s)
         self._account(start_s, job_ids)
         return losses
+
+    def _samples_done(self, job_ids: Sequence[str]) -> int:
+        return sum(self._engine.samples_done(job_id) for job_id in job_ids)
 
     def _account(self, start_s: float, job_ids: Sequence[str]) -> None:
         """Divide the time of a step among its tasks."""

@@ -1,5 +1,7 @@
 """The simulated runner of data-parallel jobs: it sends the same reports, but trains nothing."""
 
+from dataclasses import dataclass
+
 from infra.simulation.event_queue import Moments
 from infra.simulation.gangs import VirtualGangs, VirtualJob
 from schemas.commands import Command
@@ -11,8 +13,24 @@ PREEMPTION_S = 63.0
 load it (thesis, section 3.7.5, measured on a testbed)."""
 
 
+@dataclass(frozen=True)
+class WorkerPauses:
+    """Times without progress of a job whose workers begin (s). By default only preemptions cost time, as in
+    the thesis' simulator; `bench/testbed` measures all of them."""
+
+    start_s: float = 0.0
+    """Time from the command of a new job to its first step, and from its last step to the report."""
+    resize_s: float = 0.0
+    """Time that a change of a running job's workers costs."""
+    preemption_s: float = PREEMPTION_S
+
+
 class VirtualWorkers(VirtualGangs[VirtualJob]):
     """See `VirtualGangs`. Workers are as fast as the cell expects."""
+
+    def __init__(self, cell: str, pace: float, pauses: WorkerPauses = WorkerPauses()) -> None:
+        super().__init__(cell, pace)
+        self._pauses = pauses
 
     def reports(self, command: Command, time_s: float) -> Moments:
         """Report a run's start, and its end with the job's work or with the command that releases the
@@ -42,7 +60,11 @@ class VirtualWorkers(VirtualGangs[VirtualJob]):
             yield end_s, RunProgressed(**fields, samples_done=work, node_s=node_s, complete=True)
 
     def _begin(self, job: VirtualJob, command: WorkersAssigned, time_s: float) -> None:
-        lost_s = PREEMPTION_S if command.resumes and command.generation > 1 else 0.0
         job.samples_done = command.resume_samples if command.resumes else job.samples_by(time_s)
         job.samples_per_s = self._pace * command.expected_samples_per_s
-        job.generation, job.since_s = command.generation, time_s + lost_s
+        job.generation, job.since_s = command.generation, time_s + self._pause_s(command)
+
+    def _pause_s(self, command: WorkersAssigned) -> float:
+        if command.generation == 1:
+            return self._pauses.start_s
+        return self._pauses.preemption_s if command.resumes else self._pauses.resize_s

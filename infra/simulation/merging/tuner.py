@@ -53,7 +53,7 @@ class _Running:
 class VirtualTuner(VirtualReports):
     """See `VirtualReports`.
 
-    Accuracies are measured at the ends of epochs, where jobs reach their targets.
+    Accuracies are measured at the ends of epochs, where jobs reach their targets, and at the last iteration.
     """
 
     def __init__(self, cell: str, pace: float, truth: Truth | None = None) -> None:
@@ -90,7 +90,7 @@ class VirtualTuner(VirtualReports):
         profile = self._truth.profile(workload, iterations)
         includes_epoch = workload.validation_path is not None and iterations >= workload.iterations_per_epoch
         yield (
-            start_s + iterations * step.step_s,
+            start_s + iterations * step.step_s + profile.beside_s,
             TaskProfiled(
                 **self._run_of(command, command.order),
                 samples_done=0,
@@ -98,7 +98,7 @@ class VirtualTuner(VirtualReports):
                 embedding=profile.embedding,
                 accuracy=profile.accuracy,
                 accuracy_after_epoch=_accuracy(self._truth.alone(workload)(1.0)) if includes_epoch else None,
-                steps=(step,),
+                steps=(step, *profile.more_steps),
                 memory_gib=profile.memory_gib,
                 loader_s=profile.loader_s,
                 dataset_samples=workload.dataset.samples,
@@ -164,14 +164,18 @@ class VirtualTuner(VirtualReports):
         while left:
             task.jobs = list(left)
             task.epoch_s = self._epoch_s(list(left.values()), placement)
-            next_s = {id: task.since_s + self._to_epoch_end(id) * task.epoch_s[id] for id in left}
+            stops = {id: self._next_stop(order) for id, order in left.items()}
+            next_s = {
+                id: task.since_s + max(stop - self._jobs[id].epochs, 0.0) * task.epoch_s[id]
+                for id, stop in stops.items()
+            }
             end_s = min(next_s.values())
             yield end_s, None
             for job_id in left:
                 self._jobs[job_id].epochs += (end_s - task.since_s) / task.epoch_s[job_id]
             task.since_s = end_s
             for job_id, order in [pair for pair in left.items() if next_s[pair[0]] <= end_s + _ROUNDING]:
-                self._jobs[job_id].epochs = round(self._jobs[job_id].epochs)
+                self._jobs[job_id].epochs = stops[job_id]
                 yield from self._evaluated(task, order, placement, end_s, len(left) == 2)
                 if not self.is_current(task.command):
                     return
@@ -271,9 +275,12 @@ class VirtualTuner(VirtualReports):
         epoch_s = math.ceil(samples / batch) * sum(steps_s)
         return {order.job_id: epoch_s for order in orders}
 
-    def _to_epoch_end(self, job_id: str) -> float:
-        epochs = self._jobs[job_id].epochs
-        return math.floor(epochs + _ROUNDING) + 1 - epochs
+    def _next_stop(self, order: JobOrder) -> float:
+        """Return the epochs of a job at the end of its present one, or at its last iteration if that is
+        sooner."""
+        workload = order.workload
+        last = workload.target.most_iterations / workload.iterations_per_epoch
+        return min(math.floor(self._jobs[order.job_id].epochs + _ROUNDING) + 1.0, last)
 
     def _is_done(self, order: JobOrder) -> bool:
         job, target = self._jobs[order.job_id], order.workload.target

@@ -41,6 +41,14 @@ def test_profile_run_reports_its_measurements(fleet: Fleet) -> None:
     assert fleet.checkpoints("a") == []
 
 
+def test_throttled_steps_take_their_time(fleet: Fleet) -> None:
+    fleet.add("slow", least_sequence_s=0.05)
+    fleet.tell(profile_of("slow", order("a")))
+    fleet.until_over("a/1")
+    (report,) = fleet.reports(TaskProfiled)
+    assert min(each.step_s for each in report.steps) >= 6 * 0.05
+
+
 def test_a_profile_run_without_validation_data(fleet: Fleet) -> None:
     fleet.tell(profile_of("n1", order("a", workload(validation=None, sharing=False))))
     fleet.until_over("a/1")

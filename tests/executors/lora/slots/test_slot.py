@@ -1,5 +1,6 @@
 """A slot: what each run trains, saves and reports, whoever it shares the device with."""
 
+import time
 from collections.abc import Callable
 from hashlib import blake2b
 
@@ -26,6 +27,14 @@ def test_run_trains_quota_then_saves_and_reports(bench) -> None:
     assert torch.equal(bench.saved("j").parameters, state.parameters)
     assert runner.over == {"j"}
     assert runner.advance() == "idle"
+
+
+def test_throttled_sequences_take_their_time(bench) -> None:
+    bench.settings = bench.settings.model_copy(update={"least_sequence_s": 0.02})
+    began_s = time.monotonic()
+    bench.carry_out(assignment(order("j", quota=16)))
+    assert bench.reports[-1].samples_done == 16
+    assert time.monotonic() - began_s >= 16 * 0.02
 
 
 def test_batch_reaching_quota_is_trained_whole(bench) -> None:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from infra.simulation.elastic.workers import PREEMPTION_S, VirtualWorkers
+from infra.simulation.elastic.workers import PREEMPTION_S, VirtualWorkers, WorkerPauses
 from infra.simulation.event_queue import EventQueue, EventRank
 from schemas.elastic.commands import Member, WorkersAssigned, WorkersReleased
 from schemas.fleet import RunFinished, RunProgressed, RunStarted
@@ -41,9 +41,10 @@ def played(
     *commands: tuple[float, Iterable[WorkersAssigned | WorkersReleased]],
     pace: float = 1.0,
     lost_s: dict[str, float] | None = None,
+    pauses: WorkerPauses | None = None,
 ) -> list[Said]:
     """Return the reports of nodes to commands at these times, with their times."""
-    workers, queue, said = VirtualWorkers("c", pace), EventQueue(), []
+    workers, queue, said = VirtualWorkers("c", pace, pauses or WorkerPauses()), EventQueue(), []
 
     def until(end_s: float) -> None:
         while (due := queue.pop(end_s)) is not None:
@@ -86,6 +87,15 @@ def test_joining_workers_lose_no_progress():
         (70.0, "RunFinished", "s0", WORK),
         (70.0, "RunProgressed", "s1", WORK),
     ]
+
+
+def test_starts_and_changes_cost_their_pauses():
+    pauses = WorkerPauses(start_s=5.0, resize_s=7.0)
+    said = played(
+        (0.0, assigned("s0")), (45.0, assigned("s0", "s1", generation=2, resumes=False)), pauses=pauses
+    )
+    assert said[0] == (5.0, "RunStarted", "s0", 0)
+    assert said[1:3] == [(52.0, "RunStarted", "s0", 40), (82.0, "RunFinished", "s0", WORK)]
 
 
 def test_workers_that_leave_lose_nothing_either():

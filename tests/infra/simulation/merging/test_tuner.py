@@ -94,6 +94,19 @@ def test_job_is_evaluated_per_epoch_until_done():
     assert isinstance(reports[-1], RunFinished)
 
 
+def test_job_ends_at_last_iteration_within_epoch():
+    nodes, command = Nodes(), assigned("a")
+    (order,) = command.orders
+    target = order.workload.target.model_copy(update={"most_iterations": 150})
+    shorter = order.model_copy(update={"workload": order.workload.model_copy(update={"target": target})})
+    nodes.tell(assigned("b", task="t2", node="n1"), command.model_copy(update={"orders": (shorter,)}))
+    nodes.run(35.0)
+    reports = nodes.run(1_000.0)
+    assert evaluated(reports)[-3:] != [], "the other job goes on"
+    ends = {each.job_id: each.samples_done for each in reports if isinstance(each, RunFinished)}
+    assert ends == {"a": 150 * 8, "b": 300 * 8}
+
+
 def profiled(
     iterations: int, limit_s: float = 60.0, truth: Truth | None = None, **fields: Any
 ) -> TaskProfiled:
