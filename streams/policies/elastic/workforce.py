@@ -301,8 +301,8 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
 
     def _apply_report(self, job: ElasticJob, report: RunReport) -> None:
         super()._apply_report(job, report)
-        if isinstance(report, RunProgressed) and report.samples_per_s is not None and job.is_formed:
-            job.measure(report.samples_per_s, self.spanning_speed)
+        if isinstance(report, RunProgressed) and report.measured is not None and job.is_formed:
+            job.measure(report.measured.samples_per_s, self.spanning_speed)
 
     def _progressed(self, job: ElasticJob, samples_done: int) -> None:
         job.progress(samples_done)
