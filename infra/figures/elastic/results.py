@@ -41,6 +41,12 @@ class ElasticResults:
     """GPUs vacated beyond the reclaimed ones, over the reclaimed ones (section 3.7.3)."""
     overdue_reclaims: int
     """Reclaims that were not met in time."""
+    running_time_error_pct: float
+    """Median error of the expected running times of completed jobs; see `ElasticTimeline`."""
+    profiled: int
+    """Number of runs to measure a job of which nothing was known."""
+    profile_cost_pct: float
+    """GPU time of the mean of these runs over that of the mean job."""
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object."""
@@ -61,3 +67,7 @@ class ElasticResults:
         )
         yield "collateral damage", f"{self.collateral_damage:.1%}"
         yield "overdue reclaims", str(self.overdue_reclaims)
+        if self.profiled:
+            yield "error of running times, median", f"{self.running_time_error_pct:.1f} %"
+            cost = f"{self.profiled}, {self.profile_cost_pct:.1f} %"
+            yield "runs to measure a job, and GPU time of one over the mean job's", cost

@@ -12,6 +12,10 @@ SENTENCES = MappingProxyType(
         "breaks_a_promise/server_in_use": (
             "zone {zone}: server {server} has workers, and would have other GPUs or another speed"
         ),
+        "gave_way": (
+            "{job_id} precedes it, since it trains {samples_per_s:g} samples/s with one worker, fewer than "
+            "declared"
+        ),
         "larger_than_the_zone": (
             "{min_workers} workers of {gpus_per_worker} GPUs each, and the zone's training servers (own, at "
             "least as fast as the reference) have room for {room_workers}"

@@ -65,7 +65,9 @@ def test_measured_speed_replaces_declared_one(bench: ElasticBench) -> None:
     bench.send(*[reached(order, 1.0, done) for done in range(10, 20)])
     again = after_preemption(bench, order)
     assert again.expected_samples_per_s == pytest.approx(1.0, rel=0.01)
-    assert bench.zone.describe()["jobs"]["j"]["pace"] == pytest.approx(0.25, rel=0.01)
+    described = bench.zone.describe()["jobs"]["j"]
+    assert described["samples_per_s"] == pytest.approx(0.25, rel=0.01)
+    assert described["speed_from"] == "measured"
 
 
 def test_job_without_measured_speed_is_as_declared(bench: ElasticBench) -> None:
