@@ -77,6 +77,11 @@ UnixTime = Annotated[float, Field(ge=0, le=MAX_TIME_S)]
 Slot = Annotated[int, Field(ge=0, le=10**12)]
 
 
+def is_none(value: object) -> bool:
+    """Return whether a field has no value, for fields that are omitted without one."""
+    return value is None
+
+
 def distinct(names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names if they are distinct: a validator.
 

@@ -12,7 +12,6 @@ from schemas.base import (
     RelativePath,
     RunId,
     Samples,
-    SamplesPerSecond,
     Text,
     distinct,
 )
@@ -34,12 +33,6 @@ run has more time than its steps would take alone."""
 TakenGib = Annotated[float, Field(ge=0, le=1e6)]
 """Memory of a run on a device, besides the base model, in the largest of the steps that it took alone."""
 
-
-LEAST_STEP_S = 1e-6
-StepSeconds = Annotated[float, Field(ge=LEAST_STEP_S, le=1e6)]
-DispatchSeconds = Annotated[float, Field(ge=0, le=1e6)]
-RankCount = Annotated[int, Field(ge=1, le=65_536)]
-MicroBatchSize = Annotated[int, Field(ge=1, le=1_048_576)]
 
 RunnerNames = Annotated[
     tuple[Identifier, ...],
@@ -186,21 +179,8 @@ class RunProgressed(RunReport):
     # Omitted if it is the default, so that reports written before it was added keep their bytes.
     memory_gib: Annotated[TakenGib | None, Field(exclude_if=lambda gib: gib is None)] = None
     """Memory of the run besides the base model; None if not measured."""
-    step_s: Annotated[StepSeconds | None, Field(exclude_if=lambda step_s: step_s is None)] = None
-    """Mean time of a step since the last report; None if not measured."""
-    dispatch_s: Annotated[DispatchSeconds | None, Field(exclude_if=lambda dispatch_s: dispatch_s is None)] = (
-        None
-    )
-    """Part of `step_s` in which tokens were sent to experts on other ranks, and back; None if not
-    measured."""
-    ranks: Annotated[RankCount | None, Field(exclude_if=lambda ranks: ranks is None)] = None
-    """Number of ranks of the measured steps."""
-    micro_batch_size: Annotated[MicroBatchSize | None, Field(exclude_if=lambda size: size is None)] = None
-    """Most samples of a rank in one pass of the measured steps."""
     measured: Annotated[MeasuredSteps | None, Field(exclude_if=lambda steps: steps is None)] = None
-    """Duration of its steps alone since the last report; None if none was measured."""
-    samples_per_s: Annotated[SamplesPerSecond | None, Field(exclude_if=lambda speed: speed is None)] = None
-    """Measured speed of all processes of the run together, pauses excluded; None if not measured."""
+    """Its steps since the last report; None if none was measured."""
     complete: bool
 
     @property

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from schemas.base import Event, Gib, Identifier, Outcome, Record, distinct
+from schemas.base import Event, Gib, Identifier, Outcome, Record, RelativePath, distinct
 from schemas.facts import Fault
 from schemas.kind import InputTopic
 
@@ -21,9 +21,11 @@ MAX_SAMPLES_PER_GPU_S = 1e6
 MAX_TOKENS_PER_GPU_S = 1e8
 """Bounds of the speed of one GPU, far above any known one: a faster point is an error or a forgery."""
 
-StepSeconds = Annotated[float, Field(ge=1e-6, le=86_400)]
+LEAST_STEP_S = 1e-6
+StepSeconds = Annotated[float, Field(ge=LEAST_STEP_S, le=86_400)]
 PartSeconds = Annotated[float, Field(ge=0, le=86_400)]
 MicroBatchSize = Annotated[int, Field(ge=1, le=4_096)]
+GpuCount = Annotated[int, Field(ge=1, le=65_536)]
 MeasuredCount = Annotated[int, Field(ge=1, le=10**9)]
 TokensPerSample = Annotated[float, Field(ge=1, le=MAX_SEQUENCE_TOKENS)]
 Precision = Literal["float32", "bfloat16", "float16", "int8", "int4"]
@@ -51,7 +53,8 @@ def _ascending(names: tuple[str, ...]) -> tuple[str, ...]:
 class ProfileKey(Record):
     """The shape of a kind of jobs: a measurement counts only for jobs of equal shape."""
 
-    base_model: Identifier
+    base_model: RelativePath
+    """The zone's base model; in a zone whose jobs have models of their own, the path of the job's."""
     sequence_tokens: Annotated[int, Field(ge=1, le=MAX_SEQUENCE_TOKENS), AfterValidator(_power_of_two)]
     """Class of the sequence length in tokens: the least power of two that is no shorter than a high quantile
     (95 %) of the sequences."""
@@ -66,21 +69,26 @@ class ProfileKey(Record):
     """Layers with an adapter, in ascending order."""
     precision: Precision
     gradient_checkpointing: bool = False
+    # Omitted if it is the default, so that profiles written before it was added keep their bytes.
+    dataset: Annotated[RelativePath | None, Field(exclude_if=lambda path: path is None)] = None
+    """Dataset of the measured steps; None for any."""
+    variant: Annotated[Identifier | None, Field(exclude_if=lambda variant: variant is None)] = None
+    """Further property of the model that changes its steps, such as its experts and their gating."""
 
 
 class ProfilePoint(Record):
     """A measurement in one configuration of GPUs and micro-batch."""
 
     gpu_type: Identifier
-    gpus: Annotated[int, Field(ge=1, le=1_024)] = 1
+    gpus: GpuCount = 1
     """GPUs of the job, each with a micro-batch of its own."""
-    nodes: Annotated[int, Field(ge=1, le=1_024)] = 1
+    nodes: GpuCount = 1
     micro_batch_size: MicroBatchSize
     """Sequences that one GPU takes at a time."""
     step_s: StepSeconds
-    """Median duration of a step, with one pass per GPU and the exchange of gradients."""
+    """Median duration of a step, with one pass per GPU and the exchange between GPUs."""
     exchange_s: PartSeconds = 0.0
-    """Part of `step_s` for the exchange of gradients."""
+    """Part of `step_s` for exchanges between GPUs."""
     memory_gib: Gib | None = None
     """Most memory of one GPU besides the base model; None if not measured."""
     loader_s: PartSeconds | None = None
@@ -106,16 +114,16 @@ class ProfilePoint(Record):
         return self.gpus * self.micro_batch_size / self.step_s
 
 
-def speed_fault(micro_batch_size: int, tokens_per_sample: float, step_s: float) -> Fault | None:
+def speed_fault(samples: float, tokens_per_sample: float, step_s: float) -> Fault | None:
     """Return the fault of a step that no GPU can do in the time; None if it is possible."""
-    samples_per_s = micro_batch_size / step_s
+    samples_per_s = samples / step_s
     if samples_per_s <= MAX_SAMPLES_PER_GPU_S and samples_per_s * tokens_per_sample <= MAX_TOKENS_PER_GPU_S:
         return None
     return Fault(
         "faster_than_hardware",
-        f"a step of {micro_batch_size} sequences of {tokens_per_sample} tokens in {step_s} s is faster than "
+        f"a step of {samples:g} sequences of {tokens_per_sample} tokens in {step_s} s is faster than "
         "any GPU: check the units",
-        {"micro_batch_size": micro_batch_size, "tokens_per_sample": tokens_per_sample, "step_s": step_s},
+        {"samples": samples, "tokens_per_sample": tokens_per_sample, "step_s": step_s},
     )
 
 
@@ -161,9 +169,10 @@ class ProfileAccepted(Outcome):
 
 
 class MeasuredSteps(Record):
-    """Steps that a run took alone on its device since its last report."""
+    """Steps that a run took since its last report, alone on its devices."""
 
     micro_batch_size: MicroBatchSize
+    """Most sequences that one GPU took at a time."""
     step_s: StepSeconds
     """Mean duration of these steps, without the data loader."""
     tokens_per_sample: TokensPerSample
@@ -171,9 +180,36 @@ class MeasuredSteps(Record):
     precision: Precision
     loader_s: PartSeconds | None = None
     """Mean time of the data loader per step; None if not measured."""
+    # Omitted if they are the defaults, so that reports written before they were added keep their bytes.
+    gpus: Annotated[GpuCount, Field(exclude_if=lambda gpus: gpus == 1)] = 1
+    """GPUs of the run on all nodes."""
+    samples_per_step: Annotated[
+        int | None, Field(ge=1, le=2**20, exclude_if=lambda samples: samples is None)
+    ] = None
+    """Sequences of a step of all GPUs together; None for one micro-batch on each GPU."""
+    exchange_s: Annotated[PartSeconds, Field(exclude_if=lambda exchange_s: exchange_s == 0)] = 0.0
+    """Part of `step_s` for exchanges between GPUs, waits for others included: of gradients or, for a model
+    with experts, of tokens to experts on other GPUs and back (dispatch)."""
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        if fault := speed_fault(self.micro_batch_size, self.tokens_per_sample, self.step_s):
+        if self.exchange_s > self.step_s:
+            raise ValueError(f"exchange_s is {self.exchange_s}, longer than the step of {self.step_s} s")
+        if fault := speed_fault(self.samples / self.gpus, self.tokens_per_sample, self.step_s):
             raise fault.error
         return self
+
+    @property
+    def samples(self) -> int:
+        """Sequences of a step of all GPUs together."""
+        return self.samples_per_step or self.gpus * self.micro_batch_size
+
+    @property
+    def passes(self) -> float:
+        """Mean number of passes of a GPU in a step."""
+        return self.samples / (self.gpus * self.micro_batch_size)
+
+    @property
+    def samples_per_s(self) -> float:
+        """Sequences per second of all GPUs, the data loader's time included."""
+        return self.samples / (self.step_s + (self.loader_s or 0.0))

@@ -150,9 +150,9 @@ class _Nodes:
 
         def speeds() -> list[float]:
             return [
-                report.samples_per_s
+                report.measured.samples_per_s
                 for report in self._reports
-                if isinstance(report, RunProgressed) and report.run_id == run_id and report.samples_per_s
+                if isinstance(report, RunProgressed) and report.run_id == run_id and report.measured
             ]
 
         self._until(lambda: len(speeds()) >= _SETTLING_STEPS + _MEASURED_STEPS)

@@ -30,6 +30,7 @@ from executors.gang.models import (
 )
 from executors.gang.rank import GangRank, run_rank_process
 from executors.gang.replicated import ReplicatedTraining
+from executors.gang.speed import RankShare, rank_share
 from executors.lora.adapted_pass import precision
 from executors.lora.adapter import adamw
 from executors.lora.base_model import load_tokenizer
@@ -144,11 +145,17 @@ class DataParallelTraining(ReplicatedTraining[ElasticOrder, SequenceShare]):
         ]
         return SequenceShare(places.start, sequences)
 
+    def computed(self, own: SequenceShare) -> RankShare:
+        return rank_share(own.sequences, self.shares.micro_batch)
+
     def step(self, group: ProcessGroup, own: SequenceShare, loss_tokens: int) -> None:
         while not self._accumulate(own, loss_tokens):
             pass
         accumulated_ns = time.monotonic_ns()
         group.add_up("the gradient", self._sums)
+        if self.rank.device.type == "cuda":
+            torch.cuda.synchronize(self.rank.device)
+        self.step_sums.exchange_s += (time.monotonic_ns() - accumulated_ns) / 1e9
         norm = float(torch.linalg.vector_norm(self._gradient))
         loss_value = float(self._sums[-1])
         raise_if_diverged(loss_value, norm, self._present.samples_done)

@@ -17,7 +17,6 @@ from executors.gang.messages import (
     RankProgress,
     Release,
     Report,
-    StepMeasures,
 )
 from executors.gang.node import Assignment, GangNode
 from executors.gang.rank_processes import RankProcess, RankProcesses
@@ -67,7 +66,7 @@ class LocalGang(Generic[C]):
         self._report_types = {report.TYPE: report for report in traits.reports}
         self._standing = RunStanding(command.resume_samples)
         self._started_run_id = command.run_id
-        self._started_generation = 0
+        self._started_generation = self._measured_generation = 0
         self._reported_samples = command.resume_samples
         self._joined: Joined | None = None
         self._result: Ended | None = None
@@ -172,10 +171,8 @@ class LocalGang(Generic[C]):
     def _note(self, sender: RankProcess, message: RankProgress | Ended) -> None:
         if sender.joined:
             samples_done = max(message.samples_done, self._standing.samples_done)
-            measures, speed = StepMeasures(), None
-            if isinstance(message, RankProgress):
-                measures, speed = message.measures, message.samples_per_s
-            self._standing = RunStanding(samples_done, message.loss, message.node_s, measures, speed)
+            measured = message.measured if isinstance(message, RankProgress) else None
+            self._standing = RunStanding(samples_done, message.loss, message.node_s, measured)
 
     def _note_ended(self, sender: RankProcess, message: Ended) -> None:
         if message.answers:
@@ -206,6 +203,11 @@ class LocalGang(Generic[C]):
         self._reports.started(command.run_id, command.generation, samples_done, dataset_samples, **details)
 
     def _report_progress(self) -> None:
-        if self._traits.repeats_progress or self._standing.samples_done != self._reported_samples:
-            self._reported_samples = self._standing.samples_done
+        standing, generation = self._standing, self._started_generation
+        # The first measurement of a generation is reported before its first checkpoint.
+        is_first = standing.measured is not None and self._measured_generation != generation
+        if self._traits.repeats_progress or is_first or standing.samples_done != self._reported_samples:
+            if standing.measured is not None:
+                self._measured_generation = generation
+            self._reported_samples = standing.samples_done
             self._reports.progressed(self._started_run_id, self._standing)

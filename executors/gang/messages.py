@@ -11,6 +11,7 @@ from executors.devices import Device
 from executors.node.runner import Objection
 from schemas.base import MAX_TEXT_LENGTH, Identifier, Record, RunId, Samples, UnixTime
 from schemas.kind import Workload
+from schemas.profiles import MeasuredSteps
 
 W = TypeVar("W", bound=Workload)
 
@@ -125,15 +126,6 @@ class Joined(Record):
     """Further fields of the node's log."""
 
 
-class StepMeasures(Record):
-    """Measurements of a job's steps since the last report; see the fields of `RunProgressed`."""
-
-    step_s: float | None = None
-    dispatch_s: float | None = None
-    ranks: int | None = None
-    micro_batch_size: int | None = None
-
-
 class RankProgress(Record):
     """Progress of the job."""
 
@@ -142,9 +134,8 @@ class RankProgress(Record):
     """Samples that are kept if the job ends now."""
     loss: float | None = None
     node_s: float
-    measures: StepMeasures = StepMeasures()
-    samples_per_s: float | None = None
-    """Measured speed of all ranks together; None before it is measured."""
+    measured: MeasuredSteps | None = None
+    """Its steps since the last report; None if none was measured."""
     leads: bool
     """Whether the rank's node reports it to the cell: one node does."""
 

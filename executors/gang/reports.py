@@ -1,13 +1,14 @@
 """Reports of a job's runs on a node, to the cell and in the node's log; its runs in the node's journal."""
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from executors.gang.messages import Ended, Failed, StepMeasures, Verdict
+from executors.gang.messages import Ended, Failed, Verdict
 from executors.gang.node import GangNode
 from schemas.base import Identifier, Record, RunId, Samples
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
+from schemas.profiles import MeasuredSteps
 
 _MAX_LOSS = 1e9
 
@@ -55,8 +56,7 @@ class RunStanding:
     samples_done: int
     loss: float | None = None
     node_s: float = 0.0
-    measures: StepMeasures = field(default_factory=StepMeasures)
-    samples_per_s: float | None = None
+    measured: MeasuredSteps | None = None
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,8 @@ class RunReports:
                 samples_done=standing.samples_done,
                 loss=standing.loss,
                 node_s=standing.node_s,
-                samples_per_s=None if complete else standing.samples_per_s,
+                measured=None if complete else standing.measured,
                 complete=complete,
-                **standing.measures.model_dump(),
             )
         )
 

@@ -27,11 +27,10 @@ from executors.gang.messages import (
     RankOrder,
     RankProgress,
     Release,
-    StepMeasures,
 )
 from executors.gang.rank import EndReason, GangRank, Work
 from executors.gang.reports import reportable
-from executors.gang.speed import MeasuredSpeed
+from executors.gang.speed import RankShare, StepSums
 from executors.lora.dataset import JsonlDataset
 from executors.node.checkpoints import StaleWriterError
 
@@ -78,13 +77,17 @@ class _StepBoundary:
 class GangTraining(Work[Order], Generic[Order, Share]):
     """A job that is trained step by step.
 
-    A job implements `prepare`, `position`, `move_to`, `share`, `step`, `collect`, `restore` and `result`; the
-    rest has defaults.
+    A job implements `prepare`, `position`, `move_to`, `share`, `computed`, `step`, `collect`, `restore` and
+    `result`; the rest has defaults.
 
     Attributes:
         saved_samples: samples done of the newest checkpoint.
         dataset: the job's data, once `prepare` has opened it; its digest guards checkpoints.
+        step_sums: duration of the present generation's steps, to which `step` adds its exchanges.
     """
+
+    UNTIMED_STEPS: ClassVar[int] = 1
+    """Steps of a generation before those that are measured: they warm up, and shares rest on estimates."""
 
     RESUMES_UNREPORTED: ClassVar[bool] = True
     """Whether an unreported checkpoint counts. Otherwise a job without reported samples starts without state,
@@ -112,7 +115,7 @@ class GangTraining(Work[Order], Generic[Order, Share]):
         self.saved_samples = 0
         self._saved_s = 0.0
         self._node_s = 0.0
-        self._speed = MeasuredSpeed()
+        self.step_sums = StepSums(self.UNTIMED_STEPS)
         self._stepped_s: float | None = None
 
     # Interface of a job
@@ -218,9 +221,9 @@ class GangTraining(Work[Order], Generic[Order, Share]):
         """Return further fields of the node's log when the training starts."""
         return {}
 
-    def take_measures(self) -> StepMeasures:
-        """Remove and return the measurements of the steps since the last call, for a report of progress."""
-        return StepMeasures()
+    @abstractmethod
+    def computed(self, own: Share) -> RankShare:
+        """Return the size of the share that this rank has computed."""
 
     def flush_reports(self) -> None:
         """Send the pending reports, before this rank ends."""
@@ -258,7 +261,8 @@ class GangTraining(Work[Order], Generic[Order, Share]):
             self.step(group, own, sum(each.loss_tokens for each in boundaries))
             self._stepped_s = time.monotonic()
             step_s = read_s + self._stepped_s - started_s
-            self._speed.note(self.position.samples_done - before, step_s)
+            samples = self.position.samples_done - before
+            self.step_sums.note(samples, self.computed(own), read_s, self._stepped_s - started_s)
             self._node_s += step_s
             if group.rank == 0 and self._stepped_s - progressed_s >= self.rank.order.progress_s:
                 progressed_s = self._stepped_s
@@ -268,7 +272,7 @@ class GangTraining(Work[Order], Generic[Order, Share]):
     def _begin_generation(self, group: ProcessGroup) -> float:
         now_s = time.monotonic()
         pause_s = None if self._stepped_s is None else now_s - self._stepped_s
-        self._node_s, self._saved_s, self._speed = 0.0, now_s, MeasuredSpeed()
+        self._node_s, self._saved_s, self.step_sums = 0.0, now_s, StepSums(self.UNTIMED_STEPS)
         self.rank.inbox.send(
             Joined(
                 generation=group.membership.generation,
@@ -455,8 +459,9 @@ class GangTraining(Work[Order], Generic[Order, Share]):
                 samples_done=self._counted_samples,
                 loss=reportable(self._position.loss),
                 node_s=self._node_s,
-                measures=self.take_measures(),
-                samples_per_s=self._speed.newest(),
+                measured=self.step_sums.take(
+                    self.rank.membership.world, "bfloat16" if self.rank.device.type == "cuda" else "float32"
+                ),
                 leads=self.rank.leads,
             )
         )

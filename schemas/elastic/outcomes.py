@@ -1,16 +1,31 @@
 """The decisions of an elastic zone, and the numbers behind them."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from schemas.base import Amount, Identifier, Outcome, Samples
+from schemas.base import Amount, Identifier, Outcome, Samples, is_none
 from schemas.elastic.commands import Member
 from schemas.facts import Facts
 from schemas.kind import Evidence
 
+
+def is_declared(speed_from: str) -> bool:
+    """Return whether a speed is the one that the user declares."""
+    return speed_from == "declared"
+
+
 ServerPool = Literal["training", "loaned"]
 """Pool of servers: the zone's own, or those on loan from another zone."""
+
+SpeedFrom = Literal["declared", "measured", "offline", "assumed"]
+"""Source of a job's expected speed. `measured`: steps of runs of its kind on the zone's nodes; `offline`:
+published profiles; `declared`: by its user; `assumed`: none of these, so that it is expected to run for the
+zone's `assumed_running_s`."""
+DurationErrorPercent = Annotated[float | None, Field(ge=0)]
+"""Expected error of a running time: that of the curve through measured steps and, once the job runs, a mean
+of the latest deviations of its speed from the expected one, in which older ones fade. None where nothing was
+measured."""
 
 ResizeReason = Literal[
     "started",
@@ -22,13 +37,15 @@ ResizeReason = Literal[
     "preempted",
     "node_lost",
     "run_failed",
+    "gave_way",
     "stopped",
 ]
 """Reason of a change. `started`, `resumed`: from the queue, for the first time or again. `scaled_out`,
 `scaled_in`, `moved`: by a round of allocation, to more, fewer or as many workers. `servers_reclaimed`: the
 job continues without its workers on reclaimed servers. `preempted`: reclaimed servers leave it too few
-workers, so it returns to the queue; likewise after the loss of a node or a failed run. `stopped`: its user
-withdraws it or its work is done, and its remaining workers must end."""
+workers, so it returns to the queue; likewise after the loss of a node or a failed run. `gave_way`: it started
+before others by a declared speed that it does not reach, and waits again. `stopped`: its user withdraws it or
+its work is done, and its remaining workers must end."""
 
 
 class JobResized(Outcome):
@@ -65,6 +82,9 @@ class QueuedJob(Evidence):
     """Number of other waiting jobs."""
     running_s: float
     """Duration with all the workers that it can use."""
+    # Omitted if they are the defaults, so that decisions of jobs with declared speeds keep their bytes.
+    speed_from: Annotated[SpeedFrom, Field(exclude_if=is_declared)] = "declared"
+    duration_error_pct: Annotated[DurationErrorPercent, Field(exclude_if=is_none)] = None
 
 
 class ElasticForecast(Evidence):
@@ -79,6 +99,33 @@ class ElasticForecast(Evidence):
     """End with all the workers that it can use, from its start on."""
     latest_end_s: float
     """End with its base demand alone."""
+    speed_from: Annotated[SpeedFrom, Field(exclude_if=is_declared)] = "declared"
+    duration_error_pct: Annotated[DurationErrorPercent, Field(exclude_if=is_none)] = None
+    """Expected error of its running time; that of its start is not included."""
+
+
+class JobProfiled(Outcome):
+    """A job's workers have reported the first measured steps of their generation: its running time is
+    predicted again."""
+
+    TYPE: ClassVar = "millrace.job.profiled.v1"
+
+    zone: Identifier
+    job_id: Identifier
+    generation: Amount
+    workers: Amount
+    samples_per_s: float
+    """Measured speed of these workers together."""
+    expected_samples_per_s: float
+    """Speed that was expected of them."""
+    expected_from: SpeedFrom
+    """Source of the expected speed."""
+    remaining_s: float
+    """Time of the job's remaining work with these workers, as expected now."""
+    duration_error_pct: DurationErrorPercent
+    """Expected error of `remaining_s`."""
+    profile_gpu_s: float
+    """GPU time of these workers by then if they ran only to be profiled, on the base demand; else 0."""
 
 
 class ServersCleared(Outcome):

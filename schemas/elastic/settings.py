@@ -22,6 +22,7 @@ MAX_SLOWNESS = 1_024
 DEFAULT_WORK_AT_RISK_S = 14_400.0
 """Default of `most_work_at_risk_s`: the best of 0, 1 h, 4 h and no limit for the mean JCT of two generated
 workloads, 15 days on a quarter of the thesis' clusters, seeds 1 and 2."""
+DEFAULT_ASSUMED_RUNNING_S = 86_400.0
 _IDS_PER_SERVER = 7
 _BYTES_PER_SERVER = 64
 
@@ -57,6 +58,14 @@ class ElasticPolicy(PolicySettings):
     every elastic job spans both pools at full speed."""
     scaling_pause_s: Annotated[float, Field(ge=0, le=86_400)] = 10.0
     """Time that a job is assumed to lose when its workers change: it is not resized for a smaller gain."""
+    # Omitted if it is the default, so that settings written before it was added keep their bytes.
+    assumed_running_s: Annotated[
+        float,
+        Field(ge=LEAST_S, le=31_536_000, exclude_if=lambda time_s: time_s == DEFAULT_ASSUMED_RUNNING_S),
+    ] = DEFAULT_ASSUMED_RUNNING_S
+    """Running time with its base demand that is expected of a job without a declared speed and without a
+    measured one of its kind, until its first workers are measured. A long one lets jobs of known length
+    precede it."""
     order_timeout_s: OrderTimeoutSeconds = DEFAULT_ORDER_TIMEOUT_S
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """Seed of schemes and choices that draw random numbers."""

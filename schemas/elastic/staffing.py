@@ -1,8 +1,11 @@
 """State of an elastic zone: its queue, and the jobs that a reclaim would preempt."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from schemas.base import Amount, Identifier, Record, ZoneView
+from pydantic import Field
+
+from schemas.base import Amount, Identifier, Record, ZoneView, is_none
+from schemas.elastic.outcomes import DurationErrorPercent
 
 
 class WaitingJob(Record):
@@ -13,6 +16,8 @@ class WaitingJob(Record):
     """GPUs of its base demand, on training servers."""
     running_s: float
     """Time of its remaining work with all the workers that it can use."""
+    # Omitted if it is the default, so that views of jobs that were never measured keep their bytes.
+    duration_error_pct: Annotated[DurationErrorPercent, Field(exclude_if=is_none)] = None
 
 
 class ReclaimEffect(Record):
@@ -35,7 +40,10 @@ class TurnGiven(Record):
     held: tuple[Identifier, ...]
     """First of these servers."""
     by_s: float
-    """Time at which they should have room for it, by the declarations of jobs."""
+    """Time at which they should have room for it, by the expected running times of jobs."""
+    duration_error_pct: Annotated[DurationErrorPercent, Field(exclude_if=is_none)] = None
+    """Largest expected error of the running times of the jobs on these servers; None if that of one is
+    unknown."""
 
 
 class ZoneStaffed(ZoneView):

@@ -14,7 +14,7 @@ MAX_SPEED_PER_WORKER = 2.0
 """Most speed of w workers, over w times that of one. Curves are rarely superlinear, and then slightly."""
 MAX_RUNNING_YEARS = 10
 """Longest duration of a job with its base demand, and so with any workers that it may have."""
-_YEAR_S = 365 * 86_400
+YEAR_S = 365 * 86_400
 _UNREADABLE_YEARS = 1e6
 
 MAX_BATCH = 1_048_576
@@ -77,15 +77,16 @@ class ElasticWorkload(Workload):
     """Most workers (w_max); those beyond the base demand are its flexible demand."""
     gpus_per_worker: Annotated[int, Field(ge=1, le=MAX_GPUS_PER_WORKER)] = 1
     """GPUs of one worker, all on one server."""
-    samples_per_s: SamplesPerSecond
+    samples_per_s: SamplesPerSecond | None = None
     """Speed of one worker on the reference GPU, by a profile of the job. With `min_workers`, the job takes
-    ten years at most."""
+    ten years at most. None if its first workers are to be measured. Measured steps of jobs of its kind count
+    before it."""
     speedup: Annotated[
         tuple[Annotated[float, Field(ge=1, le=MAX_SPEED_PER_WORKER * MAX_WORKERS)], ...],
         Field(max_length=MAX_WORKERS),
     ] = ()
     """Throughput of 1, 2, ... `max_workers` workers over that of one: it begins with 1, never falls, and is
-    twice the number of workers at most. Empty for a linear curve."""
+    twice the number of workers at most. Empty for a linear curve, until it is measured."""
     keeps_checkpoints: bool = True
     """Whether it continues after a preemption from its progress; otherwise it starts over."""
     fungible: bool = False
@@ -117,6 +118,10 @@ class ElasticWorkload(Workload):
                 f"speedup begins with {self.speedup[0]:g}: give throughputs over that of one worker, so 1 "
                 "first"
             )
+        if self.speedup and self.samples_per_s is None:
+            raise ValueError(
+                "speedup is relative to samples_per_s: give both, or neither to have it measured"
+            )
         if any(more < fewer for fewer, more in zip(self.speedup, self.speedup[1:], strict=False)):
             raise ValueError("speedup falls: give the throughput of 1, 2, ... workers, which never falls")
         for workers, speed in enumerate(self.speedup, start=1):
@@ -147,8 +152,10 @@ class ElasticWorkload(Workload):
             )
 
     def _check_running_time(self) -> None:
+        if self.samples_per_s is None:
+            return
         at_base = self.speedup[self.min_workers - 1] if self.speedup else float(self.min_workers)
-        years = self.work_samples / self.samples_per_s / at_base / _YEAR_S
+        years = self.work_samples / self.samples_per_s / at_base / YEAR_S
         if years > MAX_RUNNING_YEARS:
             long = f"{years:,.1f}" if years < _UNREADABLE_YEARS else "more than a million"
             raise ValueError(

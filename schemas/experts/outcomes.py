@@ -1,10 +1,10 @@
 """The decisions of an experts zone, and the numbers behind them."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from schemas.base import Amount, Identifier, Outcome, Record
+from schemas.base import Amount, Identifier, Outcome, Record, is_none
 from schemas.experts.commands import LayerPlacement, RankMember
 from schemas.facts import Facts
 from schemas.kind import Evidence
@@ -28,6 +28,15 @@ class QueuedRanks(Evidence):
     """Number of other waiting jobs."""
     ranks: Amount
     """Number of ranks that it needs at once."""
+    # Omitted without measured steps, so that decisions of other jobs keep their bytes.
+    step_s: Annotated[float | None, Field(exclude_if=is_none)] = None
+    """Expected duration of a step of a training, by measured steps of its kind."""
+    dispatch_s: Annotated[float | None, Field(exclude_if=is_none)] = None
+    """Part of it in which tokens are sent to experts on other ranks, and back."""
+    running_s: Annotated[float | None, Field(exclude_if=is_none)] = None
+    """Expected duration of the whole training."""
+    duration_error_pct: Annotated[float | None, Field(exclude_if=is_none)] = None
+    """Expected error of `running_s`."""
 
 
 class LayerPlaced(Record):

@@ -2,14 +2,14 @@
 
 import hashlib
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median, median_high
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 from schemas.cells import MAX_PROFILE_READINGS, Zone
 from schemas.facts import Facts
-from schemas.profiles import ProfileKey, ProfileReported
+from schemas.profiles import MeasuredSteps, ProfileKey, ProfileReported
 from solvers.common.interpolation import interpolated
 
 _DIGEST_BYTES = 16
@@ -46,6 +46,18 @@ class Reading(NamedTuple):
     memory_gib: float | None = None
     """Largest of all reports; None if never measured."""
     loader_s: float | None = None
+
+    @classmethod
+    def of(cls, steps: MeasuredSteps, memory_gib: float | None = None) -> Self:
+        """Return the reading of a run's steps, for one pass per GPU; see `ProfilePoint`."""
+        return cls(
+            step_s=(steps.step_s - steps.exchange_s) / steps.passes + steps.exchange_s,
+            steps=steps.steps,
+            tokens_per_sample=steps.tokens_per_sample,
+            exchange_s=steps.exchange_s,
+            memory_gib=memory_gib,
+            loader_s=None if steps.loader_s is None else steps.loader_s / steps.passes,
+        )
 
     def samples_per_s(self, setting: StepSetting) -> float:
         """Return the sequences per second of all GPUs of its configuration."""
@@ -184,6 +196,16 @@ class ZoneProfiles:
         """Return the offline readings, by configuration."""
         return self.store.offline(self.zone, key)
 
+    def counting(self, keys: Sequence[ProfileKey], user: str) -> tuple[dict[StepSetting, Reading], Source]:
+        """Return the readings of some kinds that count for a job of a user, by configuration, and whether any
+        of them is measured. The user's own runs count before those of others, and these before offline
+        profiles."""
+        offline, measured = dict[StepSetting, Reading](), dict[StepSetting, Reading]()
+        for key in keys:
+            offline |= self.offline(key)
+            measured |= self.others(key, user) | self.own(key, user)
+        return offline | measured, "measured" if measured else "offline"
+
     def estimate(self, key: ProfileKey, user: str, setting: StepSetting) -> Estimate | None:
         """Return the duration of a step in a configuration, for a job of a user; None if too little is known.
 
@@ -202,7 +224,8 @@ class ZoneProfiles:
 
 def refusal(event: ProfileReported, zone: Zone) -> Facts | None:
     """Return why a published profile does not count in its zone, with a `case`; None if it counts."""
-    if event.key.base_model != zone.base_model:
+    is_shared = zone.policy.shares_base_model
+    if is_shared and event.key.base_model != zone.base_model:
         return {
             "case": "other_base_model",
             "zone": zone.id,
@@ -214,7 +237,8 @@ def refusal(event: ProfileReported, zone: Zone) -> Facts | None:
         gpu = types.get(point.gpu_type)
         if gpu is None:
             return {"case": "unknown_gpu_type", "zone": zone.id, "gpu_type": point.gpu_type}
-        if point.samples_per_s > gpu.samples_per_s * point.nodes:
+        # Without a shared base model, speeds of GPU types are only relative to each other.
+        if is_shared and point.samples_per_s > gpu.samples_per_s * point.nodes:
             return {
                 "case": "faster_than_node",
                 "gpu_type": gpu.name,

@@ -81,8 +81,7 @@ def workload(work_s: float = 600.0, workers: tuple[int, int] = (1, 1), **fields:
         hyperparameters=TrainingHyperparameters(global_batch_size=max(64, workers[1])),
         min_workers=workers[0],
         max_workers=workers[1],
-        samples_per_s=1.0,
-        **fields,
+        **{"samples_per_s": 1.0, **fields},
     )
 
 

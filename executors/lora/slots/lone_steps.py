@@ -4,9 +4,7 @@ from typing import cast
 
 from pydantic import ValidationError
 
-from schemas.profiles import MeasuredSteps, Precision
-
-_LEAST_STEP_S = 1e-6
+from schemas.profiles import LEAST_STEP_S, MeasuredSteps, Precision
 
 
 class LoneSteps:
@@ -27,7 +25,7 @@ class LoneSteps:
     def add(self, took_s: float, tokens: int, samples_done: int) -> None:
         """Add a step alone that ended at `samples_done` samples of the task."""
         before, self._samples_done = self._samples_done, samples_done
-        if before is None or samples_done - before != self._batch_size or took_s < _LEAST_STEP_S:
+        if before is None or samples_done - before != self._batch_size or took_s < LEAST_STEP_S:
             return
         self._took_s += took_s
         self._tokens += tokens

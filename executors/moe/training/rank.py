@@ -1,7 +1,6 @@
 """A rank of a job that trains a mixture-of-experts model, spread over the ranks of its generation."""
 
 import logging
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import blake2b
@@ -13,9 +12,9 @@ from torch import Tensor, nn
 
 from executors.gang.checkpoints import MODEL_TENSORS, JobResult, Position, State
 from executors.gang.group import ProcessGroup
-from executors.gang.messages import StepMeasures
 from executors.gang.models import ModelError, check_length, model_directory
 from executors.gang.rank import GangRank, run_rank_process
+from executors.gang.speed import RankShare, StepSums, rank_share
 from executors.gang.training import GangTraining
 from executors.lora.batch import TokenSequence
 from executors.lora.checkpoint import FIRST_MOMENT, OPTIMIZER_TENSORS, SECOND_MOMENT
@@ -32,7 +31,6 @@ from executors.moe.training.samples import order_of
 from executors.moe.training.spread import Connections, SpreadModel
 from executors.moe.training.trainer import ORDER, ExpertTrainer, SampleShare
 from schemas.experts.workload import MoeTrainWorkload, ThresholdOn
-from schemas.fleet import LEAST_STEP_S
 
 ORDER_TENSORS = "order.safetensors"
 ROUTING_TENSORS = "routing.safetensors"
@@ -43,8 +41,6 @@ _IS_ON_ALL = "is_threshold_on_all"
 """Tensor (1,) uint8: 1 if the threshold of the gating is on the softmax over all experts. Checkpoints without
 it are of models that were trained so."""
 _EXPERTS_OF_A_TOKEN = 2
-_UNMEASURED_STEPS = 2
-"""Steps of a generation before those that are measured: DistributedDataParallel rebuilds its buckets."""
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +54,8 @@ class ExpertTraining(GangTraining[MoeOrder, SampleShare]):
 
     HAS_BACKGROUND_COLLECTIVES = True
     RESUMES_UNREPORTED = False
+    UNTIMED_STEPS = 2
+    """DistributedDataParallel rebuilds its buckets before the second step."""
 
     def __init__(self, rank: GangRank[MoeOrder]) -> None:
         workload = rank.order.workload
@@ -66,7 +64,6 @@ class ExpertTraining(GangTraining[MoeOrder, SampleShare]):
         # A checkpoint is whole: any number of ranks can continue from it.
         identity = workload.model_dump(mode="json", exclude={"ranks", "experts_per_device"})
         super().__init__(rank, identity=identity)
-        self._measured_steps, self._measured_s = 0, 0.0
 
     def prepare(self) -> None:
         order, workload = self.rank.order, self._workload
@@ -117,19 +114,18 @@ class ExpertTraining(GangTraining[MoeOrder, SampleShare]):
     def share(self, rank: int, world: int) -> SampleShare:  # noqa: ARG002 -- connected
         return self._trainer.share()
 
+    def computed(self, own: SampleShare) -> RankShare:
+        return rank_share(own.sequences, len(own.sequences))
+
     def step(self, group: ProcessGroup, own: SampleShare, loss_tokens: int) -> None:  # noqa: ARG002 -- connected
         trainer = self._trainer
-        began_s = time.monotonic()
         self._reporter.add(trainer.step(own, loss_tokens), self.saved_samples)
         self._steps += 1
-        if self._steps <= _UNMEASURED_STEPS:
-            trainer.take_exchange_s()
-        else:
-            self._measured_steps += 1
-            self._measured_s += time.monotonic() - began_s
+        if self.rank.device.type != "cuda":
+            self.step_sums.exchange_s += trainer.take_exchange_s()
         packing = trainer.adjust(self._controller, self._steps)
         if packing is not None:
-            self._measured_steps, self._measured_s = 0, 0.0  # of experts as they were packed before
+            self.step_sums = StepSums(untimed=1)  # this step had experts as they were packed before
         if packing is not None and self.rank.leads:
             _log.info(
                 "experts packed job=%s step=%d experts_per_device=%d resident_experts=%d",
@@ -138,20 +134,6 @@ class ExpertTraining(GangTraining[MoeOrder, SampleShare]):
 
     def flush_reports(self) -> None:
         self._reporter.flush(self.saved_samples)
-
-    def take_measures(self) -> StepMeasures:
-        steps, self._measured_steps = self._measured_steps, 0
-        step_s, self._measured_s = self._measured_s / max(steps, 1), 0.0
-        if not steps:
-            return StepMeasures()
-        world, batch = self.rank.membership.world, self._workload.hyperparameters.global_batch_size
-        exchange_s = self._trainer.take_exchange_s() / steps
-        return StepMeasures(
-            step_s=max(step_s, LEAST_STEP_S),
-            dispatch_s=None if self.rank.device.type == "cuda" else exchange_s,
-            ranks=world,
-            micro_batch_size=-(-batch // world),
-        )
 
     def collect(self, group: ProcessGroup | None) -> State | None:
         if group is None:

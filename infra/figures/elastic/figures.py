@@ -1,7 +1,9 @@
 """Figures of an elastic zone: workers, reclaims, and the measures of the thesis (section 3.7)."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping
+from statistics import median
 from typing import Any
 
 from infra.figures.distribution import Distribution
@@ -15,9 +17,11 @@ from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
 from schemas.changes import NodeRegistered
 from schemas.decisions import JobOutcome, NodeMoved
-from schemas.elastic.outcomes import JobResized, ServersCleared
+from schemas.elastic.commands import WorkersAssigned
+from schemas.elastic.outcomes import JobProfiled, JobResized, ServersCleared
 from schemas.elastic.staffing import ZoneStaffed
 from schemas.elastic.workload import ElasticWorkload
+from schemas.fleet import RunFinished, RunStarted
 from schemas.inference import InferenceLoadReported
 from schemas.jobs import JobSubmitted
 from schemas.loans import LoanChanged, ReclaimEnded, ReclaimPlanned
@@ -59,6 +63,8 @@ class ElasticFigures(ZoneFigures[ElasticTimeline]):
         """Servers that were ever on loan to the zone."""
         self._reclaims = self._reclaimed_servers = self._reclaimed_gpus = self._overdue = 0
         self._preempting_servers = self._collateral_gpus = 0
+        self._profile_gpu_s: list[float] = []
+        """GPU time of each run to measure a job."""
         self.staffed: ZoneStaffed | None = None
         """Latest report of the zone."""
 
@@ -99,6 +105,11 @@ class ElasticFigures(ZoneFigures[ElasticTimeline]):
                 self._usage.serving.change(time_s, serving - self._serving[event.zone])
                 self._serving[event.zone] = serving
                 self._until_last_input = (time_s, self._usage.until(time_s))
+            case RunStarted() | RunFinished() if (job := self._job(event.job_id)) is not None:
+                if job.leads(event.node) and isinstance(event, RunStarted):
+                    job.begin(time_s, event.samples_done)
+                elif job.leads(event.node):
+                    job.reach(time_s, event.samples_done)
             case NodeRegistered() if event.gpu_type in self._gpus_of_type.get(event.zone, {}):
                 self._gpus_of.setdefault(event.node, self._gpus_of_type[event.zone][event.gpu_type])
 
@@ -108,6 +119,13 @@ class ElasticFigures(ZoneFigures[ElasticTimeline]):
         match outcome:
             case JobResized(zone=self._zone):
                 self._resize(time_s, outcome)
+            case WorkersAssigned(zone=self._zone) if outcome.node == outcome.members[0].node:
+                if (job := self._job(outcome.job_id)) is not None:
+                    job.ordered_per_s = outcome.expected_samples_per_s
+            case JobProfiled(zone=self._zone) if outcome.expected_from == "assumed":
+                self._profile_gpu_s.append(outcome.profile_gpu_s)
+                if (job := self._job(outcome.job_id)) is not None:
+                    job.expected_per_s = outcome.samples_per_s
             case JobOutcome(zone=self._zone, is_of_another_job=False):
                 if (job := self._job(outcome.job_id)) is not None and job.is_over:
                     self._use(time_s, job, None)
@@ -137,6 +155,8 @@ class ElasticFigures(ZoneFigures[ElasticTimeline]):
         span_s = measured_s - self._start_s
         own, lent = self._own_gpus * span_s, sum(self._lent_gpus.values()) * span_s
         counts = self.totals()
+        errors_pct = [error for job in done if (error := job.running_time_error_pct) is not None]
+        gpu_s = self._usage.until(self.now_s)
         return ElasticResults(
             jobs=self.submitted,
             completed=self.completed,
@@ -154,6 +174,13 @@ class ElasticFigures(ZoneFigures[ElasticTimeline]):
             flexible_servers=self._reclaimed_servers - self._preempting_servers,
             collateral_damage=_part(self._collateral_gpus, self._reclaimed_gpus),
             overdue_reclaims=self._overdue,
+            running_time_error_pct=median(errors_pct) if errors_pct else 0.0,
+            profiled=len(self._profile_gpu_s),
+            profile_cost_pct=100
+            * _part(
+                math.fsum(self._profile_gpu_s) / max(len(self._profile_gpu_s), 1),
+                (gpu_s.own + gpu_s.on_loaned) / max(self.submitted, 1),
+            ),
         )
 
     def as_json(self) -> dict[str, Any]:

@@ -20,6 +20,38 @@ class ElasticTimeline(JobTimeline):
     resizes: int = 0
     """Number of changes of its workers while it ran."""
     was_on_loaned: bool = False
+    ordered_per_s: float = 0.0
+    """Expected speed of the workers that were ordered last, all together (samples/s)."""
+    expected_per_s: float = 0.0
+    """Expected speed of those that run."""
+    begun: tuple[float, int] | None = None
+    """Time and samples done at which its present workers began; None before."""
+    predicted_s: float = 0.0
+    """Expected time of the work that sets of workers have done."""
+    ran_s: float = 0.0
+    """Time that this work took."""
+
+    @property
+    def running_time_error_pct(self) -> float | None:
+        """Error of the expected running time, of each set of workers by what was expected when they began or,
+        if nothing was known, when they were measured; None without any."""
+        return 100 * abs(self.predicted_s / self.ran_s - 1) if self.ran_s > 0 else None
+
+    def leads(self, node: str) -> bool:
+        """Return whether a node leads its present workers."""
+        return self.size is not None and bool(self.size.servers) and self.size.servers[0].node == node
+
+    def begin(self, time_s: float, samples_done: int) -> None:
+        """Note that its present workers run."""
+        self.reach(time_s, samples_done)
+        self.begun, self.expected_per_s = (time_s, samples_done), self.ordered_per_s
+
+    def reach(self, time_s: float, samples_done: int) -> None:
+        """Note the progress of its present workers until their end."""
+        if self.begun is not None and self.expected_per_s > 0:
+            self.predicted_s += max(samples_done - self.begun[1], 0) / self.expected_per_s
+            self.ran_s += time_s - self.begun[0]
+        self.begun = None
 
     @property
     def workload(self) -> ElasticWorkload | None:
@@ -39,6 +71,7 @@ class ElasticTimeline(JobTimeline):
             self.started_s = time_s if self.started_s is None else self.started_s
             self.run(time_s)
         elif size.reason != "stopped":
+            self.begun = None
             self.wait(time_s)
         self.preemptions += size.reason == "preempted"
 
@@ -61,4 +94,5 @@ class ElasticTimeline(JobTimeline):
             "preemptions": self.preemptions,
             "resizes": self.resizes,
             "was_on_loaned": self.was_on_loaned,
+            "running_time_error_pct": self.running_time_error_pct,
         }

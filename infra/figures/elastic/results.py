@@ -40,6 +40,12 @@ class ElasticResults:
     """GPUs vacated beyond the reclaimed ones, over the reclaimed ones (section 3.7.3)."""
     overdue_reclaims: int
     """Reclaims that were not met in time."""
+    running_time_error_pct: float
+    """Median error of the expected running times of completed jobs; see `ElasticTimeline`."""
+    profiled: int
+    """Number of runs to measure a job of which nothing was known."""
+    profile_cost_pct: float
+    """GPU time of the mean of these runs over that of the mean job."""
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object."""

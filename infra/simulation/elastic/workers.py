@@ -7,10 +7,13 @@ from infra.simulation.gangs import VirtualGangs, VirtualJob
 from schemas.commands import Command
 from schemas.elastic.commands import WorkersAssigned, WorkersReleased
 from schemas.fleet import RunFinished, RunProgressed, RunStarted
+from schemas.profiles import LEAST_STEP_S, MeasuredSteps
 
 PREEMPTION_S = 63.0
 """Time that a preemption costs a job: its checkpoint is written, its workers end, others start elsewhere and
 load it (thesis, section 3.7.5, measured on a testbed)."""
+FIRST_REPORT_S = 60.0
+"""Time after which workers report measured steps."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,16 @@ class VirtualWorkers(VirtualGangs[VirtualJob]):
         is_leader = command.node == command.members[0].node
         if is_leader:
             yield job.since_s, RunStarted(**fields, samples_done=min(int(job.samples_done), work))
+        report_s, steps = job.since_s + FIRST_REPORT_S, self._measured(command, job.samples_per_s)
+        if is_leader and steps is not None and report_s < end_s:
+            yield report_s, None
+            done = int(job.samples_by(report_s))
+            yield (
+                report_s,
+                RunProgressed(
+                    **fields, samples_done=done, node_s=FIRST_REPORT_S, measured=steps, complete=False
+                ),
+            )
         yield end_s, None
         if is_leader:
             yield end_s, RunFinished(**fields, samples_done=work)
@@ -61,10 +74,44 @@ class VirtualWorkers(VirtualGangs[VirtualJob]):
 
     def _begin(self, job: VirtualJob, command: WorkersAssigned, time_s: float) -> None:
         job.samples_done = command.resume_samples if command.resumes else job.samples_by(time_s)
-        job.samples_per_s = self._pace * command.expected_samples_per_s
+        job.samples_per_s = self._speed(command)
         job.generation, job.since_s = command.generation, time_s + self._pause_s(command)
 
     def _pause_s(self, command: WorkersAssigned) -> float:
         if command.generation == 1:
             return self._pauses.start_s
         return self._pauses.preemption_s if command.resumes else self._pauses.resize_s
+
+    def _speed(self, command: WorkersAssigned) -> float:
+        """Return the true speed of some workers together (samples/s)."""
+        return self._pace * command.expected_samples_per_s
+
+    def _measured(self, command: WorkersAssigned, samples_per_s: float) -> MeasuredSteps | None:
+        """Return the steps that workers of some speed report first; None for a job with a declared speed,
+        whose speed is not in question here."""
+        return measured_steps(command, samples_per_s) if command.workload.samples_per_s is None else None
+
+
+def measured_steps(
+    command: WorkersAssigned, samples_per_s: float, exchange_part: float = 0.0
+) -> MeasuredSteps:
+    """Return the steps of some workers.
+
+    Args:
+        samples_per_s: speed of all together.
+        exchange_part: part of a step for the exchange between GPUs.
+    """
+    shape = command.workload.hyperparameters
+    batch, gpus = shape.global_batch_size, command.workload.gpus_per_worker
+    gpus *= sum(member.workers for member in command.members)
+    step_s = min(max(batch / samples_per_s, LEAST_STEP_S), 86_400.0)
+    return MeasuredSteps(
+        micro_batch_size=min(shape.micro_batch_size, -(-batch // gpus)),
+        step_s=step_s,
+        tokens_per_sample=1.0,
+        steps=max(int(FIRST_REPORT_S / step_s), 1),
+        precision="bfloat16",
+        gpus=gpus,
+        samples_per_step=batch,
+        exchange_s=exchange_part * step_s,
+    )

@@ -73,6 +73,10 @@ def result_rows(results: ElasticResults) -> Iterator[tuple[str, str]]:
     )
     yield "collateral damage", f"{results.collateral_damage:.1%}"
     yield "overdue reclaims", str(results.overdue_reclaims)
+    if results.profiled:
+        yield "error of running times, median", f"{results.running_time_error_pct:.1f} %"
+        cost = f"{results.profiled}, {results.profile_cost_pct:.1f} %"
+        yield "runs to measure a job, and GPU time of one over the mean job's", cost
 
 
 def servers_of(members: tuple[Member, ...]) -> str:

@@ -14,6 +14,10 @@ SENTENCES = MappingProxyType(
         "breaks_a_promise/server_in_use": (
             "zone {zone}: server {server} has workers, and would have other GPUs or another speed"
         ),
+        "gave_way": (
+            "{job_id} precedes it, since it trains {samples_per_s:g} samples/s with one worker, fewer than "
+            "declared"
+        ),
         "invalid_configuration/gpu_type_too_slow": (
             "zone {zone}: a GPU of type {gpu_type} trains {samples_per_s} samples/s, far fewer than the "
             "{reference_samples_per_s} of the reference type"

@@ -10,7 +10,14 @@ from infra.views.sentences import sentence
 from schemas.base import Event, Outcome, Record
 from schemas.decisions import JobAdmitted, JobQuoted
 from schemas.elastic.commands import WorkersAssigned, WorkersReleased
-from schemas.elastic.outcomes import ElasticForecast, JobResized, QueuedJob, ServersCleared
+from schemas.elastic.outcomes import (
+    ElasticForecast,
+    JobProfiled,
+    JobResized,
+    QueuedJob,
+    ServersCleared,
+    SpeedFrom,
+)
 from schemas.elastic.staffing import ZoneStaffed
 from schemas.elastic.workload import ElasticTerms, ElasticWorkload
 
@@ -54,6 +61,8 @@ class ElasticView(PolicyView):
                 ]
             case JobResized():
                 return list(_resized(record))
+            case JobProfiled():
+                return list(_profiled(record))
             case ServersCleared():
                 return list(_cleared(record))
             case ZoneStaffed():
@@ -80,6 +89,8 @@ class ElasticView(PolicyView):
                 return f"{outcome.job_id} queued with {others}: takes {lasting(place.running_s)} at least"
             case JobResized():
                 return f"{outcome.job_id} {next(_resized(outcome))}"
+            case JobProfiled():
+                return f"{outcome.job_id} {next(_profiled(outcome))}"
             case ServersCleared():
                 return f"zone {outcome.zone}: {next(_cleared(outcome))}"
             case ZoneStaffed():
@@ -95,10 +106,13 @@ def _workload(job: ElasticWorkload) -> Iterator[str]:
         if job.min_workers == job.max_workers
         else f"{job.min_workers} to {job.max_workers} workers"
     )
-    scaling = "linear in workers" if not job.speedup else f"{job.speedup[-1]:g} times that at most"
+    speed = "speed to be measured"
+    if job.samples_per_s is not None:
+        scaling = "linear in workers" if not job.speedup else f"{job.speedup[-1]:g} times that at most"
+        speed = f"{job.samples_per_s:g} samples/s with one, {scaling}"
     yield (
-        f"{size} of {counted(job.gpus_per_worker, 'GPU')} each; {job.samples_per_s:g} samples/s with one, "
-        f"{scaling}; global batch {job.hyperparameters.global_batch_size}"
+        f"{size} of {counted(job.gpus_per_worker, 'GPU')} each; {speed}; "
+        f"global batch {job.hyperparameters.global_batch_size}"
     )
     abilities = {
         "fungible: may run on slower GPUs": job.fungible,
@@ -112,13 +126,29 @@ def _queue_place(place: QueuedJob) -> str:
     return (
         f"other jobs that wait: {place.jobs_waiting}, shorter ones go first; it takes "
         f"{lasting(place.running_s)} with all the workers that it can use"
+        f"{_sureness(place.speed_from, place.duration_error_pct)}"
     )
+
+
+def _sureness(speed_from: SpeedFrom, error_pct: float | None) -> str:
+    """Return how sure a running time is; empty for a declared one."""
+    within = "" if error_pct is None else f", within {error_pct:.0f} %"
+    match speed_from:
+        case "measured":
+            return f" (by measured steps of its kind{within})"
+        case "offline":
+            return f" (by a published profile{within})"
+        case "assumed":
+            return " (assumed until it is measured)"
+        case "declared":
+            return ""
 
 
 def _forecast(forecast: ElasticForecast) -> str:
     first, last = written(forecast.earliest_end_s), written(forecast.latest_end_s)
     end = f"ends at {first}" if first == last else f"ends between {first} and {last}"
-    return f"starts at {written(forecast.start_s)}, {end}"
+    sureness = _sureness(forecast.speed_from, forecast.duration_error_pct)
+    return f"starts at {written(forecast.start_s)}, {end}{sureness}"
 
 
 def _resized(size: JobResized) -> Iterator[str]:
@@ -144,6 +174,8 @@ def _resized(size: JobResized) -> Iterator[str]:
             yield f"loses {before} with a node and is queued again: {why}"
         case "run_failed":
             yield f"is queued again, as a run failed: {why}"
+        case "gave_way":
+            yield f"gives way, loses {before} and is queued again: {why}"
         case "stopped":
             yield f"its {before} are ordered to stop: {why}"
     if size.reason in ("started", "resumed") and why:
@@ -156,6 +188,17 @@ def _resized(size: JobResized) -> Iterator[str]:
         left = lasting(size.remaining_s)
         with_them = "with these workers" if size.workers else "with its base demand, once it runs"
         yield f"{size.samples_done} samples known to be done; the rest takes {left} {with_them}"
+
+
+def _profiled(profile: JobProfiled) -> Iterator[str]:
+    yield (
+        f"measured: {profile.samples_per_s:g} samples/s with {counted(profile.workers, 'worker')}, "
+        f"{profile.expected_samples_per_s:g} {profile.expected_from}"
+    )
+    within = "" if profile.duration_error_pct is None else f", within {profile.duration_error_pct:.0f} %"
+    yield f"the rest takes {lasting(profile.remaining_s)} with these workers{within}"
+    if profile.profile_gpu_s:
+        yield f"GPU time to measure it: {lasting(profile.profile_gpu_s)}"
 
 
 def _cleared(cleared: ServersCleared) -> Iterator[str]:

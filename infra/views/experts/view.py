@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from infra.text import counted, written
+from infra.text import counted, lasting, written
 from infra.views.experts.figures import ExpertsFiguresView, placed_on
 from infra.views.experts.sentences import SENTENCES
 from infra.views.policy import PolicyView
@@ -115,7 +115,14 @@ def _serving(job: MoeServeWorkload) -> Iterator[str]:
 
 
 def _queue_place(place: QueuedRanks) -> str:
-    return f"other jobs that wait: {place.jobs_waiting}; it needs {counted(place.ranks, 'device')} at once"
+    waits = f"other jobs that wait: {place.jobs_waiting}; it needs {counted(place.ranks, 'device')} at once"
+    if place.step_s is None or place.dispatch_s is None or place.running_s is None:
+        return waits
+    return (
+        f"{waits}, and takes {lasting(place.running_s)} (by measured steps of its kind, within "
+        f"{place.duration_error_pct:.0f} %): {place.step_s:.3g} s a step, {place.dispatch_s:.2g} s of it to "
+        "dispatch tokens"
+    )
 
 
 def _changed(change: RanksChanged) -> str:

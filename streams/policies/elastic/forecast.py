@@ -10,7 +10,8 @@ from operator import attrgetter
 from schemas.elastic.outcomes import ElasticForecast
 from schemas.elastic.workload import ElasticWorkload
 from solvers.elastic.demand import Pool
-from streams.policies.elastic.job import QueueEntry, speedup_of
+from streams.policies.elastic.expectation import Expectation
+from streams.policies.elastic.job import QueueEntry
 from streams.policies.elastic.turns import QueueTurns
 from streams.policies.elastic.workforce import Workforce
 
@@ -74,6 +75,7 @@ class _Room:
 
 def forecast(
     workload: ElasticWorkload,
+    expected: Expectation,
     workforce: Workforce,
     turns: QueueTurns,
     pools: Sequence[Pool],
@@ -90,7 +92,7 @@ def forecast(
     """
     as_of_s = times.next_s if workforce.time_s is None else workforce.time_s
     now_s = max(times.next_s, as_of_s)
-    speedup, work_s = speedup_of(workload), workload.work_samples / workload.samples_per_s
+    speedup, work_s = expected.speedup, workload.work_samples / expected.samples_per_s
     shortest_s, base_s = work_s / speedup[workload.max_workers], work_s / speedup[workload.min_workers]
     own = _Waiting(workload.min_workers * workload.gpus_per_worker, base_s)
     with_turn = {turn.job_id for turn in turns.all}
@@ -125,6 +127,8 @@ def forecast(
         start_s=start_s,
         earliest_end_s=start_s + shortest_s,
         latest_end_s=start_s + base_s,
+        speed_from=expected.speed_from,
+        duration_error_pct=None if expected.relative_error is None else 100 * expected.relative_error,
     )
 
 

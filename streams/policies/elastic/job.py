@@ -1,22 +1,22 @@
 """A job of an elastic zone: its workers, its progress and its place in the queue."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple, Self, cast
 
 from schemas.elastic.outcomes import ServerPool
 from schemas.elastic.workload import ElasticWorkload
-from solvers.elastic.demand import linear_speedup
+from streams.policies.elastic.expectation import Expectation
+from streams.policies.elastic.profiles import KnownSteps
 from streams.policies.gang.gang import Gang
 
-_BYTES_PER_JOB = 362
+_BYTES_PER_JOB = 480
 """Packed numbers of a job and its user's last turn, besides its nodes and its end."""
 LEAST_PACE = 1 / 16
-"""Least part of its declared speed that a job is expected to have."""
+"""Least part of its speed by its profile, or as declared, that a job is expected to have."""
 MOST_PACE = 2.0
-"""Most of its declared speed that a job is expected to have: with more, a node's false report would let the
-job precede others."""
+"""Most of its speed by its profile, or as declared, that a job is expected to have."""
+MOST_ERROR = 16.0
+"""Largest expected relative error."""
 _BYTES_PER_NODE = 16
 """Packed number of a node, besides its id."""
 
@@ -37,14 +37,33 @@ class ElasticJob(Gang):
     waits_since_s: float = 0.0
     """Time at which it was last queued; meaningless while it has workers."""
     pace: float = 1.0
-    """Measured speed over the declared one, with all workers in one pool; 1 before it is measured."""
+    """Measured speed over that by its profile, or as declared, with all workers in one pool; 1 before it is
+    measured."""
     spanning_speed: float | None = None
     """Measured fraction of its speed that remains when it spans both pools; None before it is measured."""
+    relative_error: float | None = None
+    """Expected error of its running time, see `duration_error_pct`; None where nothing is measured."""
+    measured_generation: int = 0
+    """Last generation with a measurement; 0 before the first."""
+    gives_way: bool = False
+    """Whether its first measurement refutes the declared speed by which it started."""
+    _: KW_ONLY
+    known: KnownSteps | None
+    """Measured steps of its kind at its submission or, later, when its generation was first measured."""
+    assumed_running_s: float
+    """Running time that is expected where nothing is known or declared."""
 
     def __post_init__(self) -> None:
         self.workload = cast(ElasticWorkload, self.job.workload)
         """Workload of the job."""
-        self.speedup = speedup_of(self.workload)
+        self._expect()
+        if not self.generation:
+            self.relative_error = self.expected.relative_error
+
+    def _expect(self) -> None:
+        self.expected = Expectation.of(self.workload, self.known, self.assumed_running_s)
+        """Expected speeds before its runs correct them."""
+        self.speedup = self.expected.speedup
         """Speed by number of workers over that of one, from 0 workers on."""
 
     @property
@@ -79,17 +98,43 @@ class ElasticJob(Gang):
             "waits_since_s": None if self.members else self.waits_since_s,
             "pace": self.pace,
             "spanning_speed": self.spanning_speed,
+            "samples_per_s": self.samples_per_s,
+            "speed_from": self.expected.speed_from,
+            "duration_error_pct": self.duration_error_pct,
         }
 
     @property
     def samples_per_s(self) -> float:
-        """Expected speed of one worker on the reference GPU: declared, and corrected by what is measured."""
-        return self.workload.samples_per_s * self.pace
+        """Expected speed of one worker on the reference GPU, corrected by what is measured."""
+        return self.expected.samples_per_s * self.pace
+
+    @property
+    def duration_error_pct(self) -> float | None:
+        """Expected error of its running time (%); None where nothing is measured."""
+        return None if self.relative_error is None else 100 * self.relative_error
+
+    @property
+    def is_assumed(self) -> bool:
+        """Whether its speed is neither known nor declared: its present workers, if any, are to measure it."""
+        return self.expected.speed_from == "assumed"
 
     @property
     def spans_pools(self) -> bool:
         """Whether its workers are in both pools."""
         return self.flexible_pool is not None and self.flexible_pool != self.pool
+
+    def learn(self, known: KnownSteps) -> None:
+        """Expect other speeds, by measured steps of its kind that include those of its present workers."""
+        self.known, self.pace = known, 1.0
+        self._expect()
+        if not self.members:
+            self.relative_error = self.expected.relative_error
+
+    def note_deviation(self, ratio: float) -> None:
+        """Update the expected error by the ratio of a measured speed to the expected one."""
+        deviation = min(abs(ratio - 1), MOST_ERROR)
+        before = deviation if self.relative_error is None else self.relative_error
+        self.relative_error = (before + deviation) / 2
 
     def measure(self, samples_per_s: float, assumed_spanning: float) -> None:
         """Correct the expected speed by the measured speed of its present workers.
@@ -100,7 +145,7 @@ class ElasticJob(Gang):
         Args:
             assumed_spanning: fraction of its speed in both pools, where none is measured.
         """
-        measured = samples_per_s / (self.workload.samples_per_s * self.speedup[self.workers])
+        measured = samples_per_s / (self.expected.samples_per_s * self.speedup[self.workers])
         if self.spans_pools:
             before = assumed_spanning if self.spanning_speed is None else self.spanning_speed
             self.spanning_speed = _between(measured / self.pace, before, 1.0)
@@ -124,14 +169,6 @@ class ElasticJob(Gang):
 def _between(measured: float, before: float, most: float) -> float:
     """Return the middle of a measured ratio and the one before, both within bounds."""
     return (min(max(measured, LEAST_PACE), most) + before) / 2
-
-
-_linear = lru_cache(maxsize=4_096)(linear_speedup)
-
-
-def speedup_of(workload: ElasticWorkload) -> Sequence[float]:
-    """Return the speed by number of workers over that of one, from 0 workers on; linear without a profile."""
-    return (0.0, *workload.speedup) if workload.speedup else _linear(workload.max_workers)
 
 
 class QueueEntry(NamedTuple):

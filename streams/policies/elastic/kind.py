@@ -1,7 +1,7 @@
 """The manifest of the elastic policy."""
 
 from schemas.elastic.commands import WorkersAssigned, WorkersReleased
-from schemas.elastic.outcomes import ElasticForecast, JobResized, QueuedJob, ServersCleared
+from schemas.elastic.outcomes import ElasticForecast, JobProfiled, JobResized, QueuedJob, ServersCleared
 from schemas.elastic.settings import ElasticPolicy
 from schemas.elastic.staffing import ZoneStaffed
 from schemas.elastic.workload import ElasticTerms, ElasticWorkload
@@ -14,7 +14,7 @@ ELASTIC = PolicyKind(
     terms=(ElasticTerms,),
     quoted_terms=(ElasticTerms,),
     evidence=(QueuedJob, ElasticForecast),
-    outcomes=(JobResized, ServersCleared, ZoneStaffed, WorkersAssigned, WorkersReleased),
+    outcomes=(JobResized, JobProfiled, ServersCleared, ZoneStaffed, WorkersAssigned, WorkersReleased),
     reasons={
         "job.admitted": ("queued",),
         "job.rejected": ("larger_than_the_zone",),

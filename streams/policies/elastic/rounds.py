@@ -12,9 +12,11 @@ from solvers.elastic.cluster import Cluster
 from solvers.elastic.demand import POOLS, JobDemand, Pool, Scheme, WorkerGrant
 from streams.policies.elastic.job import ElasticJob
 from streams.policies.elastic.placing import RoundPlacement, ScatteredRoom
+from streams.policies.elastic.profiles import KnownSteps
 from streams.policies.elastic.sizes import ServerSizes
 from streams.policies.elastic.turns import QueueTurns, Turn
 from streams.policies.elastic.workforce import Workforce
+from streams.policies.gang.gangs import Why
 
 _SPANNING_SPEED = {"basic": 1.0, "advanced": 0.7, "heterogeneous": 0.7, "ideal": 1.0}
 """Factor on a job's speed on several GPU types at a time, by scenario (thesis, section 3.7.1)."""
@@ -44,9 +46,9 @@ class Rounds:
         self._sizes = sizes
         self._scheme = scheme
         self._workforce = workforce
-        self._waiting: dict[str, tuple[tuple[int, int], JobDemand]] = {}
-        """Generation, samples done and demand of each job that waited in the last round. A cache: while a job
-        waits, its demand changes only with these."""
+        self._waiting: dict[str, tuple[tuple[int, int, KnownSteps | None], JobDemand]] = {}
+        """Generation, samples done, known steps and demand of each job that waited in the last round. A
+        cache: while a job waits, its demand changes only with these."""
         workforce.spanning_speed = 1.0 if sizes.has_one_speed else _SPANNING_SPEED[policy.scenario]
 
     @property
@@ -63,6 +65,7 @@ class Rounds:
         """Decide the numbers of workers of jobs, and place them: first jobs with a turn, then all others,
         then those that can use held servers."""
         workforce, cluster, turns = self._workforce, self._workforce.cluster, self._turns
+        self._make_way()
         waiting, resizable = workforce.waiting, workforce.resizable
         turns.renew(waiting if self._scheme.gives_turns else ())
         turns.give_turn(waiting, self.patience_s)
@@ -81,6 +84,31 @@ class Rounds:
                 fitting = self._fitting(self._without_turn(waiting))
                 placing = self._decide([job for job in fitting if turns.is_over_by(job, by_s)], [])
             self._apply(placing)
+
+    def _make_way(self) -> None:
+        """Return jobs to the queue that started before others by a declared speed that they do not reach, if
+        such a job would start in their place."""
+        workforce = self._workforce
+        for job in [each for each in workforce.jobs.values() if each.gives_way]:
+            job.gives_way = False
+            if not (job.members and self._scheme.gives_turns):
+                continue
+            shape = job.workload
+            free = sum(self._free_gpus(workforce.cluster).values())
+            freed = free + shape.min_workers * shape.gpus_per_worker
+            running_s = workforce.work_left_s(job) / job.speedup[shape.max_workers]
+            first = next(
+                (
+                    entry.job.job_id
+                    for entry in map(workforce.entry, workforce.waiting)
+                    if free < entry.gpus <= freed
+                    and (entry.shortest_s < running_s or self._turns.has(entry.job.job_id))
+                ),
+                None,
+            )
+            if first is not None:
+                facts: Facts = {"job_id": first, "samples_per_s": job.samples_per_s}
+                workforce.return_to_queue(job, Why("gave_way", facts))
 
     def _without_turn(self, waiting: Sequence[ElasticJob]) -> list[ElasticJob]:
         """Return the jobs without a turn that still wait."""
@@ -169,7 +197,7 @@ class Rounds:
         kept = self._waiting
         demands = {}
         for job in jobs:
-            job_id, state = job.job.job_id, (job.generation, job.job.samples_done)
+            job_id, state = job.job.job_id, (job.generation, job.job.samples_done, job.known)
             before = kept.get(job_id)
             is_same = before is not None and before[0] == state
             demands[job_id] = before if before is not None and is_same else (state, self._demand(job))
@@ -181,14 +209,16 @@ class Rounds:
         """Return the demand of a job for a scheme."""
         workload = job.workload
         is_heterogeneous = self._is_heterogeneous(job)
+        # A job without a known speed is first measured on its base demand.
+        most_workers = workload.min_workers if job.is_assumed else workload.max_workers
         return JobDemand(
             job_id=job.job.job_id,
             arrival=job.arrival,
             min_workers=workload.min_workers,
-            max_workers=workload.max_workers,
+            max_workers=most_workers,
             gpus_per_worker=workload.gpus_per_worker,
             remaining_work_s=self._workforce.work_left_s(job),
-            speedup=job.speedup,
+            speedup=job.speedup[: most_workers + 1],
             pools=self._pools_of(job, is_heterogeneous),
             # On equally fast servers, both pools are like one.
             spans_pools=is_heterogeneous or (self._sizes.has_one_speed and job.is_elastic),

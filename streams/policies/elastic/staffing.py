@@ -53,16 +53,24 @@ def staffed(
     return ZoneStaffed(
         zone=zone,
         queue=_queue(workforce, turns),
-        turns=tuple(map(_given, turns.all)),
+        turns=tuple(_given(turn, workforce) for turn in turns.all),
         on_loan=len(on_loan),
         harmless_returns=harmless,
         next_reclaims=tuple(map(_effect, reclaims)),
     )
 
 
-def _given(turn: Turn) -> TurnGiven:
+def _given(turn: Turn, workforce: Workforce) -> TurnGiven:
+    held = [server for server in turn.held if server in workforce.cluster.servers()]
+    jobs = dict.fromkeys(job_id for server in held for job_id in workforce.cluster.server(server).jobs)
+    errors_pct = [workforce.jobs[job_id].duration_error_pct for job_id in jobs]
+    known_pct = [error_pct for error_pct in errors_pct if error_pct is not None]
     return TurnGiven(
-        job_id=turn.job_id, servers=len(turn.held), held=turn.held[:MOST_HELD_SHOWN], by_s=turn.by_s
+        job_id=turn.job_id,
+        servers=len(turn.held),
+        held=turn.held[:MOST_HELD_SHOWN],
+        by_s=turn.by_s,
+        duration_error_pct=max(known_pct, default=None) if len(known_pct) == len(errors_pct) else None,
     )
 
 
@@ -76,7 +84,12 @@ def _queue(workforce: Workforce, turns: QueueTurns) -> tuple[WaitingJob, ...]:
     first.sort(key=lambda entry: ranks[entry.job.job.job_id])
     rest = (entry for entry in shortest if entry.job.job.job_id not in ranks)
     return tuple(
-        WaitingJob(job_id=entry.job.job.job_id, base_gpus=entry.gpus, running_s=entry.shortest_s)
+        WaitingJob(
+            job_id=entry.job.job.job_id,
+            base_gpus=entry.gpus,
+            running_s=entry.shortest_s,
+            duration_error_pct=entry.job.duration_error_pct,
+        )
         for entry in islice(chain(first, rest), MOST_QUEUED)
     )
 

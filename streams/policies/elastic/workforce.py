@@ -1,12 +1,13 @@
 """The workers of a zone's jobs: their servers, and the commands on changes."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import islice
 from operator import attrgetter
 from typing import Any
 
 from schemas.elastic.commands import Member, ReleaseReason, WorkersAssigned, WorkersReleased
-from schemas.elastic.outcomes import JobResized, ResizeReason
+from schemas.elastic.outcomes import JobProfiled, JobResized, ResizeReason
 from schemas.facts import NO_FACTS, Fact
 from schemas.fleet import RunProgressed, RunReport
 from solvers.elastic.cluster import Cluster
@@ -14,6 +15,7 @@ from solvers.elastic.demand import WorkerGrant
 from solvers.elastic.lent import hosted_job
 from solvers.elastic.making_room import leave
 from streams.policies.elastic.job import ElasticJob, QueueEntry
+from streams.policies.elastic.profiles import ElasticProfiles, KnownSteps, kind_of
 from streams.policies.elastic.sizes import LeastDemand
 from streams.policies.gang.gangs import Cause, Why
 from streams.policies.gang.single_job import SingleJobGangs
@@ -28,9 +30,14 @@ _RELEASE_REASONS: Mapping[ResizeReason, ReleaseReason] = {
     "preempted": "preempted",
     "node_lost": "node_lost",
     "run_failed": "node_lost",
+    "gave_way": "preempted",
     "stopped": "withdrawn",
 }
 """Reasons of releases, by reason of the change."""
+_MOST_TAUGHT = 256
+"""Most waiting jobs that are looked at for a measurement of their kind."""
+_REFUTED = 2.0
+"""Factor by which a declared speed must exceed the measured one for its job to give way."""
 
 
 class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
@@ -39,6 +46,8 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
     def __init__(self, context: ZoneContext, cluster: Cluster) -> None:
         super().__init__(context)
         self.cluster = cluster
+        self.profiles: ElasticProfiles
+        """Set with each configuration of the zone."""
         self.time_s: float | None = None
         self.spanning_speed = 1.0
         """Estimated factor on the speed of a job whose workers are in both pools."""
@@ -71,8 +80,10 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
 
     @property
     def resizable(self) -> list[ElasticJob]:
-        """Running jobs with flexible demand, in the order of their arrival."""
-        return _by_arrival(job for job_id in self._resizable_jobs if (job := self.jobs[job_id]).is_formed)
+        """Running jobs with flexible demand, in the order of their arrival, without those whose base demand
+        is still to be measured."""
+        jobs = map(self.jobs.__getitem__, self._resizable_jobs)
+        return _by_arrival(job for job in jobs if job.is_formed and not job.is_assumed)
 
     @property
     def jobs_without_workers(self) -> int:
@@ -114,6 +125,10 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
     def gpus_of(self, job: ElasticJob) -> dict[str, int]:
         """Return the GPUs of a job by server."""
         return {node: count * job.workload.gpus_per_worker for node, count in job.members.items()}
+
+    def expected_samples_per_s(self, job: ElasticJob) -> float:
+        """Return the expected speed of a job's workers together."""
+        return self.speed(job) * job.samples_per_s
 
     def speed(self, job: ElasticJob) -> float:
         """Return the speed of a job, in seconds of one worker on a training server per second."""
@@ -215,7 +230,7 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
             members=members,
             resumes=resumes,
             resume_samples=job.job.samples_done,
-            expected_samples_per_s=self.speed(job) * job.samples_per_s,
+            expected_samples_per_s=self.expected_samples_per_s(job),
             workload=job.workload,
         )
         self._outcomes.add(order)
@@ -301,8 +316,62 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
 
     def _apply_report(self, job: ElasticJob, report: RunReport) -> None:
         super()._apply_report(job, report)
-        if isinstance(report, RunProgressed) and report.samples_per_s is not None and job.is_formed:
-            job.measure(report.samples_per_s, self.spanning_speed)
+        if isinstance(report, RunProgressed) and not report.complete and job.is_formed:
+            self._measure(job, report)
+
+    def _measure(self, job: ElasticJob, report: RunProgressed) -> None:
+        """Correct what is expected of a job by a report of its progress."""
+        steps, workload = report.measured, job.workload
+        measured_per_s = self._by_progress(job, report) if steps is None else steps.samples_per_s
+        if measured_per_s is None:
+            return
+        counts = steps is not None and self.profiles.add(workload, job.job.user, job.members, steps)
+        is_first = job.measured_generation < job.generation
+        expected_per_s, expected_from = self.expected_samples_per_s(job), job.expected.speed_from
+        if is_first and (counts or job.is_assumed):
+            known = self.profiles.known(workload, job.job.user) if counts else None
+            job.learn(known or KnownSteps.of_speed(workload, job.workers, measured_per_s))
+            self._teach(kind_of(workload))
+        job.measure(measured_per_s, self.spanning_speed)
+        job.note_deviation(measured_per_s / expected_per_s)
+        if not is_first:
+            return
+        if expected_from == "declared" and not job.measured_generation:
+            job.gives_way = expected_per_s >= _REFUTED * measured_per_s
+        job.measured_generation, self.has_changed = job.generation, True
+        gpus = sum(job.members.values()) * workload.gpus_per_worker
+        self._outcomes.add(
+            JobProfiled(
+                zone=self.zone,
+                job_id=job.job_id,
+                generation=job.generation,
+                workers=job.workers,
+                samples_per_s=measured_per_s,
+                expected_samples_per_s=expected_per_s,
+                expected_from=expected_from,
+                remaining_s=self.work_left_s(job) / self.speed(job),
+                duration_error_pct=job.duration_error_pct,
+                profile_gpu_s=report.node_s * gpus if expected_from == "assumed" else 0.0,
+            )
+        )
+
+    def _teach(self, kind: Hashable) -> None:
+        """Have waiting jobs of a kind of which nothing was known learn what is known now, the first ones."""
+        for job in islice((job for job in self.waiting if job.known is None), _MOST_TAUGHT):
+            if kind_of(job.workload) != kind:
+                continue
+            known = self.profiles.known(job.workload, job.job.user)
+            if known is not None:
+                job.learn(known)
+                self._entries.pop(job.job_id, None)
+
+    def _by_progress(self, job: ElasticJob, report: RunProgressed) -> float | None:
+        """Return the speed by the progress since the last report, for a job without a known speed whose
+        runner measures no steps; None for others, or without progress."""
+        if not job.is_assumed or job.since_s is None or self.time_s is None:
+            return None
+        samples, elapsed_s = report.samples_done - job.job.samples_done, self.time_s - job.since_s
+        return samples / elapsed_s if samples > 0 and elapsed_s > 0 else None
 
     def _progressed(self, job: ElasticJob, samples_done: int) -> None:
         job.progress(samples_done)

@@ -17,9 +17,11 @@ from solvers.elastic.lent import hosted_job, lent_by
 from streams.cell.jobs import Job
 from streams.cell.nodes import NodeChange
 from streams.policies.elastic.clearing import ClearedServers
+from streams.policies.elastic.expectation import Expectation
 from streams.policies.elastic.forecast import RoundTimes, forecast
 from streams.policies.elastic.invariants import broken_invariants
 from streams.policies.elastic.job import ElasticJob, QueueEntry
+from streams.policies.elastic.profiles import ElasticProfiles
 from streams.policies.elastic.rounds import Rounds
 from streams.policies.elastic.schemes import choice_of, scheme_of
 from streams.policies.elastic.sizes import LeastDemand, ServerSizes
@@ -48,7 +50,14 @@ class ElasticZone(GangZone[ElasticJob, ResizeReason]):
     def _gang_of(self, job: Job) -> ElasticJob:
         time_s = self._workforce.time_s
         queued_s = self._next_round_s if time_s is None else time_s
-        return ElasticJob(job, self._workforce.arrivals, waits_since_s=queued_s)
+        known = self._workforce.profiles.known(cast(ElasticWorkload, job.workload), job.user)
+        return ElasticJob(
+            job,
+            self._workforce.arrivals,
+            waits_since_s=queued_s,
+            known=known,
+            assumed_running_s=self._policy.assumed_running_s,
+        )
 
     def _refusal(self, gang: ElasticJob) -> tuple[str, Facts] | None:
         too_large = self._too_large(gang.workload)
@@ -60,7 +69,12 @@ class ElasticZone(GangZone[ElasticJob, ResizeReason]):
 
     def _admit(self, gang: ElasticJob) -> QueuedJob:
         waiting, running_s = self._workforce.jobs_without_workers, QueueEntry.of(gang).shortest_s
-        return QueuedJob(jobs_waiting=waiting, running_s=running_s)
+        return QueuedJob(
+            jobs_waiting=waiting,
+            running_s=running_s,
+            speed_from=gang.expected.speed_from,
+            duration_error_pct=gang.duration_error_pct,
+        )
 
     def quote(self, request: JobQuoteRequested) -> Outcome:
         workload = cast(ElasticWorkload, request.workload)
@@ -78,6 +92,11 @@ class ElasticZone(GangZone[ElasticJob, ResizeReason]):
             reason="plan_found",
             evidence=forecast(
                 workload,
+                Expectation.of(
+                    workload,
+                    self._workforce.profiles.known(workload, request.user),
+                    self._policy.assumed_running_s,
+                ),
                 self._workforce,
                 self._turns,
                 self._rounds.usable_pools(workload),
@@ -234,6 +253,7 @@ class ElasticZone(GangZone[ElasticJob, ResizeReason]):
         before, altered = self._nodes, self._altered(context.zone.nodes, sizes)
         super()._configure(context)
         self._sizes = sizes
+        self._workforce.profiles = ElasticProfiles(context, sizes)
         gone = [server for server in before if server not in self._nodes]
         for server in (*gone, *altered):
             cluster.remove_server(server)

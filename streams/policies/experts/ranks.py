@@ -7,11 +7,13 @@ from schemas.base import Outcome
 from schemas.experts.commands import RanksReleased
 from schemas.experts.outcomes import RanksChanged
 from schemas.experts.outcomes import RanksChangeReason as ChangeReason
-from schemas.experts.workload import MoeServeWorkload
+from schemas.experts.workload import MoeServeWorkload, MoeTrainWorkload
 from schemas.facts import NO_FACTS, Fact, Facts
+from schemas.fleet import RunProgressed, RunReport
 from streams.policies.experts.claims import Holdings
 from streams.policies.experts.job import MoeJob
 from streams.policies.experts.outcomes import assigned, decided, members_of
+from streams.policies.experts.profiles import ExpertsProfiles
 from streams.policies.experts.turns import UserTurns
 from streams.policies.gang.gangs import Cause, Why
 from streams.policies.gang.rigid import RigidGangs
@@ -27,6 +29,7 @@ class Ranks(RigidGangs[MoeJob, ChangeReason]):
     def __init__(self, context: ZoneContext) -> None:
         super().__init__(context)
         self.turns = UserTurns()
+        self.profiles = ExpertsProfiles(context)
         self.time_s = context.cell.epoch_s
         self.report_interval_s = 0.0
         self.patience_s = math.inf
@@ -90,6 +93,12 @@ class Ranks(RigidGangs[MoeJob, ChangeReason]):
         self.arrivals += 1
         self.jobs[job.job_id] = self.jobs.pop(job.job_id)
         self.turns.give_turn(job.job.user)
+
+    def _apply_report(self, job: MoeJob, report: RunReport) -> None:
+        super()._apply_report(job, report)
+        steps = report.measured if isinstance(report, RunProgressed) else None
+        if steps is not None and isinstance(job.workload, MoeTrainWorkload):
+            self.profiles.add(job.workload, job.job.user, job.members, steps)
 
     def _assigned(self, job: MoeJob) -> Iterator[Outcome]:
         if job.popularity is not None:

@@ -7,11 +7,13 @@ from schemas.experts.outcomes import QueuedRanks
 from schemas.experts.outcomes import RanksChangeReason as ChangeReason
 from schemas.experts.reports import RoutingReport
 from schemas.experts.settings import ExpertsPolicy
+from schemas.experts.workload import MoeTrainWorkload
 from schemas.fleet import RunReport
 from streams.cell.jobs import Job
 from streams.cell.nodes import NodeChange
 from streams.policies.experts.invariants import broken_invariants
 from streams.policies.experts.job import MoeJob
+from streams.policies.experts.profiles import ExpertsProfiles
 from streams.policies.experts.ranks import Ranks
 from streams.policies.experts.routing import ExpertRouting
 from streams.policies.gang.gangs import Why
@@ -33,7 +35,10 @@ class ExpertsZone(RigidZone[MoeJob, ChangeReason]):
         return MoeJob(job, self._ranks.arrivals, since_s=self._ranks.time_s)
 
     def _admit(self, gang: MoeJob) -> QueuedRanks:
-        return QueuedRanks(jobs_waiting=self._ranks.jobs_without_ranks, ranks=gang.workload.ranks)
+        waiting = self._ranks.jobs_without_ranks
+        if isinstance(gang.workload, MoeTrainWorkload):
+            return self._ranks.profiles.queued(gang.workload, gang.job.user, waiting)
+        return QueuedRanks(jobs_waiting=waiting, ranks=gang.workload.ranks)
 
     def run_changed(self, job: Job, report: RunReport) -> None:
         gang = self._ranks.jobs[job.job_id]
@@ -94,6 +99,7 @@ class ExpertsZone(RigidZone[MoeJob, ChangeReason]):
         policy = cast(ExpertsPolicy, context.zone.policy)
         self._ranks.report_interval_s = policy.report_interval_s
         self._ranks.patience_s = policy.patience_s
+        self._ranks.profiles = ExpertsProfiles(context)
         self._ranks.has_changed = True
         self._routing.configure(policy)
 

@@ -163,7 +163,9 @@ def test_slow_worker_gets_less_of_each_batch(fleet: Fleet, alone: Trained) -> No
     fleet.assign("j", 1, [("n1", 1), ("n2", 1)], work)
     fleet.until(fleet.is_over("j", "n1", "n2"))
     Trained.of(fleet, "j").assert_like(alone)
-    speeds = [report.samples_per_s for report in fleet.reports(RunProgressed, "j") if not report.complete]
-    assert speeds[0] is None, "the first step does not count"
+    reports = [report.measured for report in fleet.reports(RunProgressed, "j") if not report.complete]
+    assert reports[0] is None, "the first step does not count"
+    measured = [each for each in reports if each is not None]
     even_samples_per_s = 8 / (4 * 0.2)
-    assert max(speed for speed in speeds if speed is not None) > 2 * even_samples_per_s
+    assert max(each.samples_per_s for each in measured) > 2 * even_samples_per_s
+    assert {(each.gpus, each.samples_per_step) for each in measured} == {(2, 8)}

@@ -31,12 +31,12 @@ def trained(moe_settings, fork_server: None, tmp_path_factory: pytest.TempPathFa
     fleet.assign("j", BOTH, work)
     fleet.until(fleet.is_over("j", "n1", "n2"))
     assert not fleet.reports(RunFailed)
-    measured = [each for each in fleet.reports(RunProgressed, node="n1") if each.step_s is not None]
+    reports = [each.measured for each in fleet.reports(RunProgressed, node="n1")]
+    measured = [each for each in reports if each is not None]
     assert measured
     for each in measured:
-        assert (each.ranks, each.micro_batch_size) == (2, 3)
-        assert each.dispatch_s is not None
-        assert 0 < each.dispatch_s < each.step_s
+        assert (each.gpus, each.micro_batch_size) == (2, 3)
+        assert 0 < each.exchange_s < each.step_s
     return fleet.root / "output"
 
 

@@ -1,0 +1,76 @@
+"""Step and dispatch times of trainings, from runs of their kind by number of ranks."""
+
+from schemas.base import Outcome
+from schemas.decisions import JobAdmitted
+from schemas.experts.commands import RanksAssigned
+from schemas.experts.outcomes import QueuedRanks
+from schemas.profiles import MeasuredSteps
+from tests.support.moe import MoeBench, finished, moe_cell, progressed, submit, tick, training
+
+BATCH = 32
+
+
+def step_s(ranks: int) -> float:
+    """The true step: 50 ms a sequence, and dispatches of 20 ms and 10 ms for each further rank."""
+    return BATCH / ranks * 0.05 + dispatch_s(ranks)
+
+
+def dispatch_s(ranks: int) -> float:
+    return 0.02 + 0.01 * (ranks - 1) if ranks > 1 else 0.0
+
+
+def place(outcomes: list[Outcome]) -> QueuedRanks:
+    (admitted,) = [outcome for outcome in outcomes if isinstance(outcome, JobAdmitted)]
+    assert isinstance(admitted.evidence, QueuedRanks)
+    return admitted.evidence
+
+
+class Runs:
+    """A zone in which trainings run one after the other."""
+
+    def __init__(self) -> None:
+        self.bench = MoeBench()
+        self.time_s = 0.0
+        self.bench.send(moe_cell(), tick(0.0))
+
+    def run(self, job_id: str, ranks: int, user: str = "ann") -> None:
+        self.time_s += 10.0
+        sent = self.bench.send(submit(job_id, training(ranks), user=user), tick(self.time_s))
+        orders = [outcome for outcome in sent if isinstance(outcome, RanksAssigned)]
+        leader = orders[0]
+        measured = MeasuredSteps(
+            micro_batch_size=-(-BATCH // ranks),
+            step_s=step_s(ranks),
+            tokens_per_sample=20.0,
+            steps=10,
+            precision="float32",
+            gpus=ranks,
+            samples_per_step=BATCH,
+            exchange_s=dispatch_s(ranks),
+        )
+        report = progressed(leader, BATCH)
+        self.bench.send(report.model_copy(update={"measured": measured}), *map(finished, orders))
+
+    def ask(self, job_id: str, ranks: int, user: str = "ann") -> QueuedRanks:
+        return place(self.bench.send(submit(job_id, training(ranks), user=user)))
+
+
+def test_times_of_other_ranks_follow_from_two_runs() -> None:
+    runs = Runs()
+    assert runs.ask("before", 1).step_s is None
+    runs = Runs()
+    runs.run("one", 1)
+    runs.run("two", 2)
+    expected = runs.ask("next", 2)
+    assert expected.step_s is not None
+    assert abs(expected.step_s / step_s(2) - 1) < 0.05
+    assert expected.dispatch_s is not None
+    assert abs(expected.dispatch_s / dispatch_s(2) - 1) < 0.05
+    assert expected.running_s is not None
+    assert expected.duration_error_pct == 10.0
+
+
+def test_run_of_another_user_alone_does_not_count() -> None:
+    runs = Runs()
+    runs.run("one", 1, user="eve")
+    assert runs.ask("next", 1).step_s is None
