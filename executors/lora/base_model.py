@@ -225,6 +225,26 @@ def load_tokenizer(directory: Path, model: PreTrainedModel) -> PreTrainedTokeniz
     Raises:
         BaseModelError: it is missing, or does not fit the model.
     """
+    tokenizer = read_tokenizer(directory)
+    rows = cast(nn.Embedding, model.get_input_embeddings()).weight.shape[0]
+    fault = fault_in_tokenizer(tokenizer.get_vocab(), rows)
+    if fault is not None:
+        raise BaseModelError(f"{directory}: {fault}")
+    fault = None if is_classifier(model.config) else _fault_in_chat_template(tokenizer)
+    if fault is not None:
+        raise BaseModelError(
+            f"{directory}: {file_of_chat_template(directory)}: {fault}: correct it, or use the base model's "
+            "own"
+        )
+    return tokenizer
+
+
+def read_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
+    """Load a tokenizer from its files alone, without code of the directory.
+
+    Raises:
+        BaseModelError: it is missing, or cannot be loaded.
+    """
     fault = fault_in_tokenizer_files(directory)
     if fault is not None:
         raise BaseModelError(f"{directory}: {fault}")
@@ -238,16 +258,6 @@ def load_tokenizer(directory: Path, model: PreTrainedModel) -> PreTrainedTokeniz
         raise BaseModelError(
             f"{directory}: the tokenizer cannot be loaded: {what}: copy the base model's tokenizer files here"
         ) from error
-    rows = cast(nn.Embedding, model.get_input_embeddings()).weight.shape[0]
-    fault = fault_in_tokenizer(tokenizer.get_vocab(), rows)
-    if fault is not None:
-        raise BaseModelError(f"{directory}: {fault}")
-    fault = None if is_classifier(model.config) else _fault_in_chat_template(tokenizer)
-    if fault is not None:
-        raise BaseModelError(
-            f"{directory}: {file_of_chat_template(directory)}: {fault}: correct it, or use the base model's "
-            "own"
-        )
     return tokenizer
 
 

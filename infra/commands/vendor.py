@@ -88,10 +88,11 @@ def _counter(folder: Path) -> Callable[[str], int]:
         CommandError: the folder has no tokenizer.
     """
     # Imported here, since most vendors count no tokens.
-    from transformers import AutoTokenizer
+    from executors.lora.base_model import read_tokenizer
+    from executors.lora.model_kind import BaseModelError
 
     try:
-        loaded = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise CommandError(f"--tokenizer {folder}: {error}") from error
+        loaded = read_tokenizer(folder)
+    except BaseModelError as error:
+        raise CommandError(f"--tokenizer {error}") from error
     return lambda text: len(loaded.encode(text, add_special_tokens=False))

@@ -80,6 +80,8 @@ def files(tmp_path: Path) -> dict[str, str]:
         "jobs_philly.csv.gz": "job_id,user\n",
         "bad_ledger.jsonl": "{}\n",
         "decisions.jsonl": "",
+        "quote.yaml": "- {cell: c, vendor: v, fixed_price: 1, price_per_thousand_samples: 1, "
+        "fixed_delay_s: 1, delay_per_thousand_samples_s: 1}\n",
     }
     for name, text in contents.items():
         (tmp_path / name).write_text(text)
@@ -164,6 +166,10 @@ FAULTS = {
         "No Kafka broker answers",
     ),
     "a vendor without quote": (["vendor", "/dev/null"], "/dev/null: holds no quote"),
+    "a vendor without tokenizer": (
+        ["vendor", "{quote}", "--datasets", "{folder}", "--tokenizer", "{none}"],
+        "none: no tokenizer: found none of tokenizer.json",
+    ),
     "a load from nowhere": (
         ["load", "--cell", "c", "--zone", "z"],
         "give either --prometheus and --query, or --file",

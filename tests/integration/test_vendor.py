@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import PreTrainedTokenizerFast
 
 from infra.deployment.folders import Folders
 from schemas.auction.bids import BidTerms, QuoteAccepted, VendorLeft, VendorQuoted
@@ -23,11 +27,11 @@ from schemas.auction.deliveries import (
 )
 from schemas.auction.evidence import JobReplanned
 from schemas.base import Outcome
-from schemas.decisions import JobAdmitted, JobRefunded
+from schemas.decisions import EventIgnored, JobAdmitted, JobRefunded
 from schemas.fleet import RunStarted
 from schemas.interpreters import python_command
 from schemas.jobs import JobSubmitted
-from schemas.lora import Dataset, LoraHyperparameters, LoraWorkload
+from schemas.lora import Dataset, Delivery, LoraHyperparameters, LoraWorkload
 from schemas.lora_commands import SlotAssigned
 from tests.integration.deployment import DEMO_CELLS, ROOT, UP_TIMEOUT_S
 from tests.integration.watched_deployment import READY_S, WatchedDeployment, watched
@@ -35,6 +39,8 @@ from tests.integration.watched_deployment import READY_S, WatchedDeployment, wat
 pytestmark = pytest.mark.timeout(600)
 
 RECORDS, COPIES, BAD_LINES = 60, 20, 3
+WORDS = len(["sample", "number", "7", "of", "the", "data"])
+"""Words of each record, which are tokens of the vendor's tokenizer."""
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +74,13 @@ def quote(vendor: str, delay_s: float) -> VendorQuoted:
     )
 
 
+def quotes(fleet: WatchedDeployment, vendor: str, delay_s: float) -> None:
+    """Send a quote, and wait for its decision: bids are in another topic, and could overtake it."""
+    before = len(fleet.decided(QuoteAccepted))
+    fleet.send(quote(vendor, delay_s))
+    fleet.until(lambda: fleet.decided(QuoteAccepted)[before:], f"{vendor} quotes")
+
+
 def bid(job_id: str, deadline_in_s: float) -> JobSubmitted:
     return JobSubmitted(
         cell="demo",
@@ -86,7 +99,7 @@ def bid(job_id: str, deadline_in_s: float) -> JobSubmitted:
 
 @contextmanager
 def serving(
-    fleet: WatchedDeployment, vendor: str, delay_s: float, log: Path, status: int = 0
+    fleet: WatchedDeployment, vendor: str, delay_s: float, log: Path, *options: str, status: int = 0
 ) -> Iterator[subprocess.Popen]:
     """The reference service as a process, which a SIGTERM ends with a status."""
     entry = quote(vendor, delay_s).model_dump(mode="json")
@@ -96,7 +109,7 @@ def serving(
     arguments = [str(file), "--datasets", str(fleet.folders.datasets), "--topic-prefix", fleet.target.prefix]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*python_command("-m", "infra.cli"), "vendor", *arguments, *where],
+            [*python_command("-m", "infra.cli"), "vendor", *arguments, *where, *options],
             cwd=ROOT,
             env=os.environ,
             stdout=output,
@@ -109,13 +122,25 @@ def serving(
         assert process.wait(UP_TIMEOUT_S) == status, log.read_text()
 
 
+def save_tokenizer(folder: Path) -> None:
+    """A tokenizer of whole words, with a mark at the beginning that belongs to no record."""
+    words = ["<unknown>", "<begin>", "sample", "number", "of", "the", "data"]
+    tokenizer = Tokenizer(WordLevel({word: index for index, word in enumerate(words)}, "<unknown>"))
+    tokenizer.pre_tokenizer = Whitespace()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="<unknown>", bos_token="<begin>"
+    ).save_pretrained(folder)
+
+
 def of(fleet: WatchedDeployment, kind: type[Outcome], job_id: str) -> Callable[[], list[Outcome]]:
     """The decisions of a kind about a job."""
     return lambda: [one for one in fleet.decided(kind) if getattr(one, "job_id", None) == job_id]
 
 
 def test_ordered_data_are_delivered_and_trained(fleet: WatchedDeployment, tmp_path: Path) -> None:
-    with serving(fleet, "cleaners", 2.0, tmp_path / "vendor.log") as process:
+    save_tokenizer(tmp_path / "tokenizer")
+    options = ("--tokenizer", str(tmp_path / "tokenizer"))
+    with serving(fleet, "cleaners", 2.0, tmp_path / "vendor.log", *options) as process:
         fleet.until(lambda: fleet.decided(QuoteAccepted), "the service quotes")
         fleet.send(bid("prompt", 60.0))
         fleet.until(lambda: fleet.completed("prompt"), "the job is done", READY_S)
@@ -127,6 +152,8 @@ def test_ordered_data_are_delivered_and_trained(fleet: WatchedDeployment, tmp_pa
     made = (fleet.folders.datasets / delivery.path).read_bytes()
     assert delivery.digest == blake2b(made, digest_size=32).hexdigest()
     assert delivery.samples == made.count(b"\n") == RECORDS
+    counted = (fleet.folders.datasets / f"{delivery.path}.tokens").read_text()
+    assert json.loads(counted) == [WORDS] * RECORDS
     runs = [run for slot in fleet.decided(SlotAssigned) for run in slot.runs if run.job_id == "prompt"]
     assert {run.delivery for run in runs} == {delivery}
     assert {begun.dataset_samples for begun in fleet.events(RunStarted)} == {RECORDS}
@@ -143,7 +170,8 @@ def test_service_of_an_unlisted_vendor_ends(fleet: WatchedDeployment, tmp_path: 
 
 @pytest.mark.slow
 def test_late_and_missing_deliveries_are_decided(fleet: WatchedDeployment, tmp_path: Path) -> None:
-    fleet.send(quote("annotators", 0.0), bid("late", 90.0))
+    quotes(fleet, "annotators", 0.0)
+    fleet.send(bid("late", 90.0))
     fleet.until(of(fleet, JobReplanned, "late"), "the late job is planned again")
     assert {one.reason for one in of(fleet, JobReplanned, "late")()} == {"delivery_late"}
     first, second = (serving(fleet, "annotators", 0.0, tmp_path / f"{name}.log") for name in ("one", "two"))
@@ -155,10 +183,39 @@ def test_late_and_missing_deliveries_are_decided(fleet: WatchedDeployment, tmp_p
     assert set(delivered) == {accepted.delivery}, "two services make the same of an order"
 
     # The service is gone, and its vendor quotes without delivering.
-    fleet.send(quote("couriers", 0.0), bid("never", 24.0))
+    quotes(fleet, "couriers", 0.0)
+    fleet.send(bid("never", 24.0))
     fleet.until(of(fleet, JobRefunded, "never"), "the job without data is refunded")
     (admitted,), (refunded,) = of(fleet, JobAdmitted, "never")(), of(fleet, JobRefunded, "never")()
     assert refunded.refund_micros == admitted.payment_micros > 0
     (closed,) = of(fleet, PreprocessingClosed, "never")()
     assert (closed.reason, closed.returned_micros) == ("job_over", 0)
+    fleet.assert_proven()
+
+
+@pytest.mark.slow
+def test_other_data_than_delivered_are_paid_back(fleet: WatchedDeployment) -> None:
+    quotes(fleet, "cleaners", 0.0)
+    fleet.send(bid("forged", 60.0))
+    fleet.until(of(fleet, PreprocessingOrdered, "forged"), "the data are ordered")
+    (order,) = of(fleet, PreprocessingOrdered, "forged")()
+    size_bytes = (fleet.folders.datasets / "raw.jsonl").stat().st_size
+    forged = PreprocessingDelivered(
+        cell="demo",
+        vendor=order.vendor,
+        order_id=order.order_id,
+        job_id="forged",
+        delivery=Delivery(path="raw.jsonl", digest="0" * 64, size_bytes=size_bytes, samples=83),
+    )
+    before = len(fleet.decided(EventIgnored))
+    other = forged.model_copy(update={"vendor": "couriers"})
+    fleet.send(other, forged, forged)
+    fleet.until(of(fleet, JobRefunded, "forged"), "the job is refunded")
+    ignored = [one.reason for one in fleet.decided(EventIgnored)[before:]]
+    assert ignored == ["unknown_order", "order_is_over"]
+    (accepted,) = of(fleet, PreprocessingAccepted, "forged")()
+    (closed,) = of(fleet, PreprocessingClosed, "forged")()
+    assert (closed.reason, closed.returned_micros) == ("data_differ", accepted.paid_micros)
+    (admitted,), (refunded,) = of(fleet, JobAdmitted, "forged")(), of(fleet, JobRefunded, "forged")()
+    assert refunded.refund_micros == admitted.payment_micros > 0
     fleet.assert_proven()
