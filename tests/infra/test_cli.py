@@ -164,6 +164,9 @@ FAULTS = {
         "No Kafka broker answers",
     ),
     "a vendor without quote": (["vendor", "/dev/null"], "/dev/null: holds no quote"),
+    "a profile for no zone": (["profile", "default", "{none}", "--publish"], "--publish needs --cell and"),
+    "a profile of no data": (["profile", "default", "{none}/d.jsonl"], "d.jsonl: "),
+    "a profile on no device": (["profile", "default", "{none}", "--device", "tpu"], "device: "),
     "a load from nowhere": (
         ["load", "--cell", "c", "--zone", "z"],
         "give either --prometheus and --query, or --file",
