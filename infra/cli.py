@@ -39,6 +39,7 @@ COMMANDS: MappingProxyType[str, str] = MappingProxyType(
         "quote": "infra.commands.asking:quote",
         "vendor-quote": "infra.commands.asking:vendor_quote",
         "vendor": "infra.commands.vendor:vendor",
+        "profile": "infra.commands.profile:profile",
         "replay": "infra.commands.replay:replay",
         "simulate": "infra.commands.simulate:simulate",
         "forecast": "infra.commands.forecast:forecast",

@@ -33,6 +33,7 @@ from schemas.codec import Decision
 from schemas.codec import describe as describe_fault
 from schemas.decisions import EventWithoutEffect, JobAdmitted, JobQuoted, JobRejected, JobWithdrawn
 from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
+from schemas.profiles import ProfileReported
 from schemas.topics import JOBS, JOBS_STATE
 from schemas.views import JobState
 
@@ -43,6 +44,7 @@ RequestEvent = TypeVar(
     JobQuoteRequested,
     VendorQuoted | VendorLeft,
     CellChange,
+    ProfileReported,
 )
 
 

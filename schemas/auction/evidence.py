@@ -76,7 +76,7 @@ class Room(Record):
 SpeedSource = Literal["row", "raised_to_row", "declared_within_row", "capped_by_row", "declared"]
 
 
-SpeedFrom = Literal["measured", "offline", "own_runs"]
+ProfileSource = Literal["measured", "offline", "own_runs"]
 """Source of a profile. `measured`: runs of other users' jobs of equal shape on nodes of the zone; `offline`:
 a published profile; `own_runs`: runs of the user's own jobs, which count only where there is nothing else,
 like a declaration."""
@@ -95,7 +95,7 @@ class CountedSpeed(Record):
     With `speed_from`, a profile of the cell takes the place of the row.
 
     `declared_within_row`, only in older decisions: as declared, which was less than the row."""
-    speed_from: Annotated[SpeedFrom | None, Field(exclude_if=lambda origin: origin is None)] = None
+    speed_from: Annotated[ProfileSource | None, Field(exclude_if=lambda origin: origin is None)] = None
     """Source of the profile; None if the speed is of the zone's table or declared."""
 
 
@@ -111,7 +111,11 @@ class CountedMemory(Record):
     memory was declared; `raised_to_row`: likewise, since less was declared; `declared`: as declared, since
     that is no less than those rows, or no row covers the task. Only in the latter case is the user
     responsible for a task that takes more. The least value is a node's memory divided by the most runs of a
-    slot."""
+    slot.
+
+    A profile of the cell takes the place of the row of its GPU type; `memory_from` names one that counts."""
+    memory_from: Annotated[ProfileSource | None, Field(exclude_if=lambda origin: origin is None)] = None
+    """Source of the profile; None if the memory is of the zone's table or declared."""
 
 
 class PriceBasis(Record):

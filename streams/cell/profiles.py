@@ -309,7 +309,7 @@ def _median(readings: list[Reading]) -> Reading:
         steps=sum(reading.steps for reading in readings),
         tokens_per_sample=median(reading.tokens_per_sample for reading in readings),
         exchange_s=median(reading.exchange_s for reading in readings),
-        memory_gib=median_high(memories) if len(memories) == len(readings) else None,
+        memory_gib=median_high(memories) if len(memories) >= min(len(readings), OTHERS_AT_LEAST) else None,
         loader_s=median(loaders) if loaders else None,
     )
 

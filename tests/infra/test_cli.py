@@ -170,6 +170,9 @@ FAULTS = {
         ["vendor", "{quote}", "--datasets", "{folder}", "--tokenizer", "{none}"],
         "none: no tokenizer: found none of tokenizer.json",
     ),
+    "a profile for no zone": (["profile", "default", "{none}", "--publish"], "--publish needs --cell and"),
+    "a profile of no data": (["profile", "default", "{none}/d.jsonl"], "d.jsonl: "),
+    "a profile on no device": (["profile", "default", "{none}", "--device", "tpu"], "device: "),
     "a load from nowhere": (
         ["load", "--cell", "c", "--zone", "z"],
         "give either --prometheus and --query, or --file",

@@ -16,9 +16,12 @@ from executors.node.settings import ExecutorSettings
 from infra.cli import run
 from infra.kafka.credentials import write_certificates
 from infra.kafka.local import LocalKafka
+from infra.log.publisher import EventPublisher
+from infra.log.target import Target
 from infra.topics import apply_grants, ensure_topics, grants
 from schemas.kafka_connection import KafkaConnection
 from schemas.kind import ROLES
+from schemas.profiles import ProfileKey, ProfilePoint, ProfileReported
 from schemas.topics import topics
 from streams.kafka.faults import BrokerError
 from streams.solver.service import SolverService, SolverSettings
@@ -209,6 +212,19 @@ def test_who_lacks_a_right_reads_which(kafka, attempt, command):
     said = attempt(kafka.connection(principal), command)
     assert line in said
     assert "`millrace topics acls` shows which role may" in said
+
+
+def test_user_may_publish_no_profile(kafka):
+    point = ProfilePoint(gpu_type="A40", micro_batch_size=1, step_s=1.0, tokens_per_sample=9.0, steps=3)
+    key = ProfileKey(
+        base_model="tiny-llama", sequence_tokens=16, rank=8, target_modules=("q_proj",), precision="float32"
+    )
+    forged = ProfileReported(cell="demo", zone="tiny", profiler="lab", key=key, points=(point,))
+    publisher = EventPublisher(Target(kafka.connection("users"), PREFIX), "test")
+    with pytest.raises(BrokerError, match=r"user users may not write topic locked\.profiles"):
+        publisher.publish(forged)
+    with EventPublisher(Target(kafka.connection("profilers"), PREFIX), "test") as permitted:
+        permitted.publish(forged)
 
 
 def test_service_without_right_ends_naming_it(kafka, tmp_path):

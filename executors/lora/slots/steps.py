@@ -34,7 +34,7 @@ class FusedSteps:
     Any exception in a task's data, pass or update is the task's failure, except that of a lost device.
 
     Attributes:
-        memory_gib: most memory of a step, for each task with a limit.
+        memory_gib: most memory of a step alone, for each task that had one.
         node_s: seconds of the device used by each task. Reading and tokenising a task's batch counts as its
             own. It has an equal part of a shared step, or a part by tokens if that is less: if a step has a
             fixed cost, a cost per token and a cost per task, that is at most the time of the task's step
@@ -49,7 +49,8 @@ class FusedSteps:
         least_sequence_s: float = 0.0,
     ) -> None:
         """Run the first step of each of `orders` with a declared speed alone, to time it. If memory is
-        limited, run each step that is larger than all before alone, and measure it.
+        limited, run each step that is larger than all measured ones alone. The memory of such steps is
+        measured, limited or not, when they are alone.
 
         Args:
             least_sequence_s: shortest time of a sequence of a step (s).
@@ -87,7 +88,9 @@ class FusedSteps:
             # The caller checks the time between two of them.
             self._untimed.remove(untimed[0])
             return {untimed[0]: self._step_alone(untimed[0])}
-        measured = [job_id for job_id in job_ids if self._is_within_measure(job_id)]
+        measured = [
+            job_id for job_id in job_ids if job_id not in self._limits_gib or self._is_within_measure(job_id)
+        ]
         self._was_alone = len(measured) < len(job_ids) and not (measured and self._was_alone)
         if self._was_alone:
             # Tasks alternate, so that none delays the others by ever larger steps.
@@ -137,9 +140,7 @@ class FusedSteps:
         return outcomes
 
     def _is_within_measure(self, job_id: str) -> bool:
-        """Return whether a task has no limit, or its next step is no larger than a measured one."""
-        if job_id not in self._limits_gib:
-            return True
+        """Return whether a task's next step is no larger than a measured one."""
         try:
             tokens, loss_rows = self._upcoming_size(job_id)
         except Exception:
@@ -174,7 +175,7 @@ class FusedSteps:
                 raise_if_device_is_lost(error)
                 failure = error.with_traceback(None)
         self.memory_gib[job_id] = max(taken.gib, self.memory_gib.get(job_id, 0.0))
-        limit_gib = self._limits_gib[job_id]
+        limit_gib = self._limits_gib.get(job_id, math.inf)
         if taken.gib > limit_gib + MEMORY_TOLERANCE_GIB:
             raise MemoryUnderstatedError(
                 f"memory_understated: a step took {taken.gib:.6g} GiB, and {limit_gib:.6g} GiB are reserved"

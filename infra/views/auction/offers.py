@@ -6,7 +6,7 @@ from operator import itemgetter
 
 from infra.text import units
 from infra.views.auction.basis import describe_basis
-from schemas.auction.evidence import Offer, Plan
+from schemas.auction.evidence import CountedMemory, CountedSpeed, Offer, Plan
 
 _WORD = {
     "row": "by the zone's measure",
@@ -14,6 +14,11 @@ _WORD = {
     "declared_within_row": "as declared, within the zone's measure",
     "capped_by_row": "by the zone's measure, below what was declared",
     "declared": "as declared, which the user answers for",
+}
+_PROFILE = {
+    "measured": ", in runs of other users",
+    "offline": ", by a published profile",
+    "own_runs": ", in runs of the user, who answers for it",
 }
 
 
@@ -28,11 +33,10 @@ def describe_offer(offer: Offer | None) -> Iterator[str]:
         f"{room.without_memory} without memory; binding: {room.binding}"
     )
     yield "speed: " + ", ".join(
-        f"{speed.samples_per_s:g} samples/s on {speed.gpu_type} ({_WORD[speed.source]})"
-        for speed in offer.speeds
+        f"{speed.samples_per_s:g} samples/s on {speed.gpu_type} ({_origin(speed)})" for speed in offer.speeds
     )
     if offer.memory is not None:
-        yield f"memory: {offer.memory.gib:g} GiB ({_WORD[offer.memory.source]})"
+        yield f"memory: {offer.memory.gib:g} GiB ({_origin(offer.memory)})"
     if offer.price is not None:
         price = offer.price
         compute, memory = units(round(price.compute_micros)), units(round(price.memory_micros))
@@ -49,6 +53,11 @@ def describe_offer(offer: Offer | None) -> Iterator[str]:
             f"the best plan found before the search had spent its steps: another may be cheaper by at "
             f"most {units(offer.plan_gap_micros)}"
         )
+
+
+def _origin(counted: CountedSpeed | CountedMemory) -> str:
+    origin = counted.speed_from if isinstance(counted, CountedSpeed) else counted.memory_from
+    return _WORD[counted.source] + ("" if origin is None else _PROFILE[origin])
 
 
 def describe_plan(plan: Plan) -> str:

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Mapping
+from operator import itemgetter
 from types import MappingProxyType
 from typing import NamedTuple, Self, cast
 
 import numpy as np
 
-from schemas.auction.evidence import MemorySource, SpeedFrom, SpeedSource
+from schemas.auction.evidence import MemorySource, ProfileSource, SpeedSource
 from schemas.auction.settings import MarketPolicy
 from schemas.cells import BaseDimensions, ThroughputRow, Zone
 from schemas.decisions import RejectionReason
@@ -63,7 +64,7 @@ class Speed(NamedTuple):
     gpu_type: str
     samples_per_s: float
     source: SpeedSource
-    speed_from: SpeedFrom | None = None
+    speed_from: ProfileSource | None = None
 
 
 class ProfiledSpeed(NamedTuple):
@@ -71,7 +72,7 @@ class ProfiledSpeed(NamedTuple):
 
     samples_per_s: float
     memory_gib: float | None
-    source: SpeedFrom
+    source: ProfileSource
 
 
 Profiles = Mapping[str, ProfiledSpeed]
@@ -82,33 +83,48 @@ NO_PROFILES: Profiles = MappingProxyType({})
 class Known(NamedTuple):
     """Measurements that cover a task: its profiles, and else the rows of the zone's table."""
 
-    speeds: Mapping[str, tuple[float, SpeedFrom | None]]
+    speeds: Mapping[str, tuple[float, ProfileSource | None]]
     """Speed by GPU type, ascending, with its source; None for a row."""
     memory_gib: float | None
     """Largest memory of all types; None if none was measured."""
-    memory_is_own: bool = False
-    """Whether the memory was measured by runs of the user alone."""
+    memory_from: ProfileSource | None = None
+    """Source of the memory; None for a row."""
 
     @classmethod
     def of(cls, workload: LoraWorkload, zone: Zone, profiles: Profiles = NO_PROFILES) -> Self:
-        """Return the measurements that cover a task in a zone."""
+        """Return the measurements that cover a task in a zone; the user's own only in place of a
+        declaration."""
         rows = covering_rows(workload.hyperparameters, zone)
-        speeds: dict[str, tuple[float, SpeedFrom | None]] = {
+        speeds: dict[str, tuple[float, ProfileSource | None]] = {
             row.gpu_type: (row.samples_per_s, None) for row in rows
         }
         own = {gpu_type: each for gpu_type, each in profiles.items() if each.source == "own_runs"}
         others = {gpu_type: each for gpu_type, each in profiles.items() if gpu_type not in own}
         speeds |= {gpu_type: (each.samples_per_s, each.source) for gpu_type, each in others.items()}
-        speeds = {gpu_type: (each.samples_per_s, each.source) for gpu_type, each in own.items()} | speeds
-        memories = {row.gpu_type: row.memory_gib for row in rows} | _memories(others)
-        ordered = dict(sorted(speeds.items()))
-        if memories or workload.memory_gib is not None:
-            return cls(ordered, max(memories.values(), default=None))
-        return cls(ordered, max(_memories(own).values(), default=None), memory_is_own=True)
+        if workload.speed_samples_per_s is None:
+            speeds = {gpu_type: (each.samples_per_s, each.source) for gpu_type, each in own.items()} | speeds
+        memories: dict[str, _Memory] = {row.gpu_type: (row.memory_gib, None) for row in rows}
+        memories |= _memories(others)
+        if not memories and workload.memory_gib is None:
+            memories = _memories(own)
+        return cls(dict(sorted(speeds.items())), *_largest(memories))
 
 
-def _memories(profiles: Profiles) -> dict[str, float]:
-    return {gpu_type: each.memory_gib for gpu_type, each in profiles.items() if each.memory_gib is not None}
+_Memory = tuple[float, ProfileSource | None]
+
+
+def _memories(profiles: Profiles) -> dict[str, _Memory]:
+    return {
+        gpu_type: (each.memory_gib, each.source)
+        for gpu_type, each in profiles.items()
+        if each.memory_gib is not None
+    }
+
+
+def _largest(memories: Mapping[str, _Memory]) -> tuple[float | None, ProfileSource | None]:
+    if not memories:
+        return None, None
+    return max((memories[gpu_type] for gpu_type in sorted(memories)), key=itemgetter(0))
 
 
 class TaskMemory(NamedTuple):
@@ -117,6 +133,7 @@ class TaskMemory(NamedTuple):
     gib: float
     """Memory r_i, in whole quanta."""
     source: MemorySource
+    memory_from: ProfileSource | None = None
 
 
 def counted_speeds(workload: LoraWorkload, known: Known) -> list[Speed]:
@@ -148,13 +165,16 @@ def counted_memory(workload: LoraWorkload, known: Known, fleet: Fleet) -> TaskMe
     least_gib = least_counted_gib(fleet)
     if measured is None or (declared is not None and declared >= measured):
         return TaskMemory(max(gib_up(cast(float, declared)), least_gib), "declared")
-    return TaskMemory(max(gib_up(measured), least_gib), "row" if declared is None else "raised_to_row")
+    source: MemorySource = "row" if declared is None else "raised_to_row"
+    return TaskMemory(max(gib_up(measured), least_gib), source, known.memory_from)
 
 
 def memory_rests_on_declaration(workload: LoraWorkload, known: Known) -> bool:
     """Return whether the user is responsible for the memory of the task: it is only declared, or measured by
     the user's own runs."""
-    return known.memory_is_own or (workload.memory_gib is not None and known.memory_gib is None)
+    if known.memory_gib is None:
+        return workload.memory_gib is not None
+    return known.memory_from == "own_runs"
 
 
 def speed_rests_on_declaration(workload: LoraWorkload, known: Known, gpu_type: str) -> bool:

@@ -71,7 +71,7 @@ def offer_of(
             )
             for speed in speeds
         ),
-        memory=CountedMemory(gib=memory.gib, source=memory.source),
+        memory=CountedMemory(gib=memory.gib, source=memory.source, memory_from=memory.memory_from),
         basis=basis_of(appraisal.basis),
         earliest_deadline_s=None if earliest is None else calendar.start_s(earliest + 1),
         room=Room(

@@ -27,13 +27,13 @@ def key_of(workload: LoraWorkload, zone: Zone) -> ProfileKey:
 def profiles_of(workload: LoraWorkload, user: str, zone: Zone, profiles: ZoneProfiles) -> Profiles:
     """Return the profiles that count for a user's task, by GPU type.
 
-    Runs of other users count first, and then published profiles. The user's own runs count only for a bid
-    without declared speeds, like a declaration: a bid is never priced by what its user could have measured
-    on purpose.
+    Runs of other users count first, and then published profiles. The user's own runs count only for what the
+    bid does not declare, like a declaration: a bid is never priced by what its user could have measured on
+    purpose.
     """
     key, batch = key_of(workload, zone), workload.hyperparameters.batch_size
     found: dict[str, ProfiledSpeed] = {}
-    own = {} if workload.speed_samples_per_s is not None else profiles.own(key, user)
+    own = profiles.own(key, user)
     for gpu in zone.gpu_types:
         at = StepSetting(gpu.name, batch)
         if (reading := profiles.others(key, user).get(at)) is not None:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from infra.views.words import describe
 from schemas.cells import ThroughputRow
 from schemas.decisions import EventIgnored, JobAdmitted
 from schemas.fleet import RunProgressed
@@ -31,7 +32,7 @@ def report(step_s: float = 4.0, gpu_type: str = "fast", **changes) -> ProfileRep
     return ProfileReported(key=key, **fields)
 
 
-def run(bench: CheckedBench, user: str, step_s: float, slot: int) -> int:
+def run(bench: CheckedBench, user: str, step_s: float, slot: int, memory_gib: float | None = None) -> int:
     """Let a job of a user begin in the next slot, and measure its steps; return the slot after it."""
     job_id = f"job-{user}-{slot}"
     outcomes = bench.send(bid(job_id, user=user, work_samples=40, speed_samples_per_s={"fast": 2.0}))
@@ -48,6 +49,7 @@ def run(bench: CheckedBench, user: str, step_s: float, slot: int) -> int:
             samples_done=8,
             node_s=step_s,
             loss=1.0,
+            memory_gib=memory_gib,
             measured=MeasuredSteps(
                 micro_batch_size=8, step_s=step_s, tokens_per_sample=60.0, steps=3, precision="bfloat16"
             ),
@@ -64,6 +66,13 @@ def speed(bench: CheckedBench, **changes) -> tuple[float, str, str | None] | Non
         return None
     (counted,) = [each for each in quoted.evidence.offer.speeds if each.gpu_type == "fast"]
     return counted.samples_per_s, counted.source, counted.speed_from
+
+
+def memory(bench: CheckedBench, **changes) -> tuple[float, str, str | None]:
+    """The memory of a task at a declared speed, with its source."""
+    (quoted,) = bench.send(ask(deadline_s=2e9, **changes))
+    counted = quoted.evidence.offer.memory
+    return counted.gib, counted.source, counted.memory_from
 
 
 def test_published_profile_counts_without_claim():
@@ -121,6 +130,48 @@ def test_own_runs_count_only_for_undeclared_speed():
     assert speed(bench, memory_gib=2.0) == (pytest.approx(1.8), "row", "own_runs")
     declared = {"speed_samples_per_s": {"fast": 0.5}, "memory_gib": 2.0}
     assert speed(bench, **declared) == (0.5, "declared", None)
+
+
+def test_memory_is_claimed_without_profile():
+    bench = CheckedBench.configured()
+    assert memory(bench, memory_gib=1.5) == (1.5, "declared", None)
+    assert speed(bench, memory_gib=None) is None
+
+
+def test_published_memory_counts_before_claim():
+    bench = CheckedBench.configured()
+    bench.send(report())
+    assert memory(bench, memory_gib=None) == (2.0, "row", "offline")
+    assert memory(bench, memory_gib=1.0) == (2.0, "raised_to_row", "offline")
+    assert memory(bench, memory_gib=3.0) == (3.0, "declared", None)
+
+
+def test_memory_of_three_users_counts_before_offline():
+    bench, slot = CheckedBench.configured(), 0
+    bench.send(report())
+    for user, gib in (("a", 0.5), ("b", 1.0), ("c", 1.5), ("d", None)):
+        assert memory(bench, memory_gib=None)[2] == ("measured" if user == "d" else "offline")
+        slot = run(bench, user, 4.0, slot, gib)
+    # A run without measured memory takes no part in the median.
+    assert memory(bench, memory_gib=None) == (1.0, "row", "measured")
+
+
+def test_own_memory_counts_only_without_claim():
+    bench = CheckedBench.configured()
+    run(bench, "u", 4.0, 0, 1.0)
+    gib, source, origin = memory(bench, memory_gib=None)
+    assert (source, origin) == ("row", "own_runs")
+    assert gib == pytest.approx(1.1, abs=1 / 1024)
+    assert memory(bench, memory_gib=0.5) == (0.5, "declared", None)
+
+
+def test_quote_names_source_of_profile():
+    bench = CheckedBench.configured()
+    bench.send(report())
+    (quoted,) = bench.send(ask(deadline_s=2e9, **UNDECLARED, memory_gib=None))
+    lines = describe(quoted)
+    assert "speed: 2 samples/s on fast (by the zone's measure, by a published profile)" in lines
+    assert "memory: 2 GiB (by the zone's measure, by a published profile)" in lines
 
 
 @given(st.floats(2.0, 1_000.0), st.floats(0.5, 4.0))

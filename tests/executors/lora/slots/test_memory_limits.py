@@ -29,13 +29,22 @@ def recording_engine() -> tuple[type[FusedEngine], list[dict[str, tuple[int, int
     return Recording, steps
 
 
+def test_run_alone_reports_its_memory(bench) -> None:
+    bench.carry_out(assignment(order("a", 16)))
+    bench.carry_out(assignment(limited("b", 16, PLENTY_GIB)))
+    assert bench.told("a")[-1].memory_gib == bench.told("b")[-1].memory_gib > 0
+
+
+def test_shared_steps_measure_no_memory(bench) -> None:
+    bench.carry_out(assignment(order("a", 16), order("b", 16)))
+    assert {bench.told(job_id)[-1].memory_gib for job_id in "ab"} == {None}
+
+
 def test_memory_is_reported_and_unlimited_when_reserved(bench) -> None:
     bench.carry_out(assignment(limited("a", 16, PLENTY_GIB), order("b", 16)))
     (reported,) = [r for r in bench.told("a") if isinstance(r, RunProgressed)]
     assert reported.samples_done == 16
     assert 0 < reported.memory_gib < PLENTY_GIB
-    (other,) = [r for r in bench.told("b") if isinstance(r, RunProgressed)]
-    assert other.memory_gib is None
     expected, _ = bench.trained_alone(order("a", 16), 16)
     torch.testing.assert_close(bench.saved("a").parameters, expected.parameters, rtol=1e-3, atol=1e-4)
 

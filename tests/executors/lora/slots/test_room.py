@@ -69,6 +69,7 @@ def test_run_with_refused_checkpoint_keeps_its_place(bench, disk: SmallDisk) -> 
         samples_done=32,
         loss=bench.told("j")[-1].loss,
         node_s=0.0,
+        memory_gib=bench.told("j")[-1].memory_gib,
         complete=True,
     )
 

@@ -20,10 +20,14 @@ def test_run_trains_quota_then_saves_and_reports(bench) -> None:
     runner = bench.carry_out(assignment(job))
     state, loss = bench.trained_alone(job, 16)
     identity = {"cell": CELL, "node": "n1", "run_id": "0/j", "job_id": "j"}
+    memory_gib = bench.reports[-1].memory_gib
     assert bench.reports == [
         RunStarted(**identity, samples_done=0, dataset_samples=48),
-        RunProgressed(**identity, samples_done=16, loss=loss, node_s=0.0, complete=True),
+        RunProgressed(
+            **identity, samples_done=16, loss=loss, node_s=0.0, memory_gib=memory_gib, complete=True
+        ),
     ]
+    assert memory_gib > 0
     assert torch.equal(bench.saved("j").parameters, state.parameters)
     assert runner.over == {"j"}
     assert runner.advance() == "idle"
@@ -212,6 +216,9 @@ def test_run_killed_before_report_reports_without_training(bench, work: int) -> 
     bench.carry_out(assigned)
     lost = bench.reports.pop()
     bench.carry_out(assigned)
+    if isinstance(lost, RunProgressed):
+        # The second process has taken no step.
+        lost = lost.model_copy(update={"memory_gib": None})
     identity = {"cell": CELL, "node": "n1", "run_id": "0/j", "job_id": "j"}
     assert bench.reports == [
         RunStarted(**identity, samples_done=0, dataset_samples=48),
