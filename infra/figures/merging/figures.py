@@ -12,7 +12,7 @@ from infra.figures.merging.jobs import TuningTimeline, active
 from infra.figures.merging.merges import Merge
 from infra.figures.nodes import Node, Nodes
 from infra.figures.zone import Table, ZoneFigures
-from infra.text import counted, lasting
+from infra.text import counted, first_of, lasting
 from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
 from schemas.decisions import JobOutcome, NodeStatusChanged
@@ -42,8 +42,7 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
         super().__init__(cell, zone, jobs, nodes)
         self._now_s = cell.epoch_s
         own = next(each for each in cell.zones if each.id == zone)
-        gpus_of_type = {gpu.name: gpu.gpus for gpu in own.gpu_types}
-        self._gpus = sum(gpus_of_type[node.gpu_type] for node in own.nodes)
+        self._gpus = sum(own.gpus_by_node.values())
         """GPUs of the zone at its start, by which fairness goes."""
         self._submitted = self._completed = self._preemptions = self._undone_merges = 0
         self._first_s: float | None = None
@@ -351,9 +350,7 @@ def chain(task: TaskChanged) -> str:
 
 def places(members: tuple[TaskMember, ...]) -> str:
     """Return a text about the nodes of GPUs, the first few by name."""
-    shown = ", ".join(f"{member.node} x{member.gpus}" for member in members[:_SHOWN_NODES])
-    more = len(members) - _SHOWN_NODES
-    return f"{shown} and {counted(more, 'more node')}" if more > 0 else shown
+    return first_of([f"{member.node} x{member.gpus}" for member in members], _SHOWN_NODES)
 
 
 def worth(saved_s: float) -> str:
