@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self, cast
 from schemas.elastic.outcomes import ServerPool
 from schemas.elastic.workload import ElasticWorkload
 from solvers.elastic.demand import linear_speedup
-from streams.policies.gang.gang import Gang
+from streams.policies.gang.generation import Gang
 
 _BYTES_PER_JOB = 362
 """Packed numbers of a job and its user's last turn, besides its nodes and its end."""
