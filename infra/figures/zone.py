@@ -8,8 +8,8 @@ from infra.figures.jobs import Jobs, JobTimeline
 from infra.figures.nodes import Node, Nodes
 from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
+from schemas.installed import KINDS
 from schemas.jobs import JobSubmitted
-from schemas.kinds import KINDS
 
 Table = Sequence[Mapping[str, Any]]
 """Rows with the same columns."""

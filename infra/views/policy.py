@@ -6,7 +6,7 @@ from pkgutil import resolve_name
 from types import MappingProxyType
 
 from schemas.base import Event, Outcome, Record
-from schemas.kinds import KINDS
+from schemas.installed import KINDS
 
 
 class PolicyView:

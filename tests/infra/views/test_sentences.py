@@ -10,7 +10,7 @@ from infra.views.sentences import policy_of, sentence
 from infra.views.words import describe
 from schemas.decisions import JobRejected
 from schemas.experts.outcomes import RanksChanged
-from schemas.kinds import KINDS
+from schemas.installed import KINDS
 from tests.support.cells import bid
 from tests.support.elastic import submit
 
