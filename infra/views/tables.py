@@ -200,3 +200,12 @@ def _in_order(sides: Iterable[Iterable[str]]) -> list[str]:
                 names.insert(place, name)
             place = names.index(name) + 1
     return names
+
+
+def adapter_table(summary: Summary) -> Table:
+    """Return a table with a row per adapter of a completed job."""
+    table = Table("adapter", "node", "samples", "first loss", "last loss", title_justify="left")
+    for adapter in summary.adapters:
+        losses = _rounded(adapter.first_loss), _rounded(adapter.last_loss)
+        table.add_row(adapter.job_id, adapter.node or "–", str(adapter.samples), *losses)
+    return table

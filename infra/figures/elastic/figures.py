@@ -11,7 +11,7 @@ from infra.figures.elastic.usage import GpuSeconds, GpuUsage, Integral
 from infra.figures.jobs import Jobs, JobTimeline
 from infra.figures.nodes import Node, Nodes
 from infra.figures.zone import Table, ZoneFigures
-from infra.text import counted, first_of, lasting
+from infra.text import counted, lasting
 from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
 from schemas.changes import NodeRegistered
@@ -263,7 +263,9 @@ class ElasticFigures(ZoneFigures[ElasticTimeline]):
 
 def servers_of(members: tuple[Member, ...]) -> str:
     """Return a text about the servers of workers, the first few by name."""
-    return first_of([f"{member.node} x{member.workers}" for member in members], _SHOWN_SERVERS)
+    shown = ", ".join(f"{member.node} x{member.workers}" for member in members[:_SHOWN_SERVERS])
+    more = len(members) - _SHOWN_SERVERS
+    return f"{shown} and {more} more servers" if more > 0 else shown
 
 
 def pools_of(size: JobResized) -> str:

@@ -11,7 +11,7 @@ from infra.figures.experts.jobs import MoeTimeline
 from infra.figures.jobs import Jobs, JobTimeline
 from infra.figures.nodes import Node, Nodes
 from infra.figures.zone import Table, ZoneFigures
-from infra.text import counted, first_of
+from infra.text import counted
 from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
 from schemas.decisions import JobCompleted
@@ -162,8 +162,10 @@ class ExpertsFigures(ZoneFigures[MoeTimeline]):
 
 def placed_on(members: tuple[RankMember, ...]) -> str:
     """Return a text about the number of a job's ranks and their nodes."""
-    nodes = first_of([f"{member.node} x{member.ranks}" for member in members], _SHOWN_NODES)
-    return f"{counted(sum(member.ranks for member in members), 'rank')} on {nodes}"
+    shown = ", ".join(f"{member.node} x{member.ranks}" for member in members[:_SHOWN_NODES])
+    more = len(members) - _SHOWN_NODES
+    total = counted(sum(member.ranks for member in members), "rank")
+    return f"{total} on {shown}{f' and {more} more' if more > 0 else ''}"
 
 
 def _rows(time_s: float, decision: PlacementDecided) -> Iterator[dict[str, Any]]:

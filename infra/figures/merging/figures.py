@@ -12,7 +12,7 @@ from infra.figures.merging.jobs import TuningTimeline, active
 from infra.figures.merging.merges import Merge
 from infra.figures.nodes import Node, Nodes
 from infra.figures.zone import Table, ZoneFigures
-from infra.text import counted, first_of, lasting
+from infra.text import counted, lasting
 from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
 from schemas.decisions import JobOutcome, NodeStatusChanged
@@ -350,7 +350,9 @@ def chain(task: TaskChanged) -> str:
 
 def places(members: tuple[TaskMember, ...]) -> str:
     """Return a text about the nodes of GPUs, the first few by name."""
-    return first_of([f"{member.node} x{member.gpus}" for member in members], _SHOWN_NODES)
+    shown = ", ".join(f"{member.node} x{member.gpus}" for member in members[:_SHOWN_NODES])
+    more = len(members) - _SHOWN_NODES
+    return f"{shown} and {counted(more, 'more node')}" if more > 0 else shown
 
 
 def worth(saved_s: float) -> str:
