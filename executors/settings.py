@@ -8,6 +8,8 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from executors.devices import Device
+from executors.gang.network import interface_of
+from executors.node.runner import UnfitError
 from schemas.kafka_connection import ENVIRONMENT_PREFIX
 from schemas.services import SHORTEST_S, Host
 
@@ -35,6 +37,14 @@ class RunnerSettings(BaseSettings):
     """Longest wait of a job for the checkpoint that the cell has a report of. A job in a slot waits for a
     quarter of the slot at most."""
 
+    def check(self) -> None:
+        """Check that this machine has what the settings name.
+
+        Raises:
+            UnfitError: a folder is missing, or the worker host is another machine.
+        """
+        _check_folder("dataset root", self.dataset_root)
+
 
 class BaseModelSettings(RunnerSettings):
     """Settings of runners whose jobs share a base model."""
@@ -45,6 +55,12 @@ class BaseModelSettings(RunnerSettings):
     base_model_address: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     """Name by which users load the base model, such as that on the Hugging Face hub: published adapters state
     it. Default: `MILLRACE_BASE_MODEL`."""
+
+    def check(self) -> None:
+        super().check()
+        model = self.base_model_dir
+        if model is not None and not (model / "config.json").is_file():
+            raise UnfitError(f"base_model_dir {model}: no Hugging Face model directory")
 
 
 class ThrottledSettings(RunnerSettings):
@@ -72,6 +88,13 @@ class GangSettings(RunnerSettings):
     stop_grace_s: Annotated[float, Field(ge=SHORTEST_S, le=3_600)] = 20.0
     """Longest time that ranks take to end when the node stops."""
 
+    def check(self) -> None:
+        super().check()
+        try:
+            interface_of(self.worker_host)
+        except OSError as error:
+            raise UnfitError(str(error)) from error
+
 
 class JobSettings(GangSettings):
     """Settings of runners whose ranks are started for one job, and load its model."""
@@ -84,3 +107,12 @@ class JobSettings(GangSettings):
     """Interval of reports of progress (s), 0 for each step; each checkpoint is reported, too."""
     release_grace_s: Annotated[float, Field(ge=SHORTEST_S, le=3_600)] = 60.0
     """Longest time that ranks take to end if the command sets none."""
+
+    def check(self) -> None:
+        super().check()
+        _check_folder("model root", self.model_root)
+
+
+def _check_folder(name: str, folder: Path) -> None:
+    if not folder.is_dir():
+        raise UnfitError(f"{name} {folder} is not a folder")

@@ -135,7 +135,7 @@ def _docker_broker(settings: BrokerSettings, volume: str | None) -> Iterator[Run
 @contextmanager
 def _lasting_docker_broker(settings: BrokerSettings, data: DataDirectory) -> Iterator[RunningBroker]:
     with (
-        data.acquired(orphan_timeout_s=0.0),
+        data.acquired(),
         _docker_broker(settings, data.docker_volume_name) as running,
     ):
         data.docker_volume.write_text(data.docker_volume_name, encoding="utf-8")

@@ -24,9 +24,9 @@ from schemas.clock import ClockTicked
 from schemas.codec import message
 from schemas.errors import ReadableError
 from schemas.fleet import FleetEvent
+from schemas.installed import KINDS, POLICY_EVENTS, InstalledTable
 from schemas.jobs import JobQuoteRequested, JobSubmitted
 from schemas.kind import Terms
-from schemas.kinds import KINDS, POLICY_EVENTS, InstalledTable
 from schemas.registry import TOPIC_BY_EVENT
 from schemas.solves import SolveFinished
 from streams.worker.bounded_yaml import (

@@ -194,7 +194,7 @@ class _Open(Generic[_T]):
         """
         if self._values is None:
             raise PydanticUndefinedAnnotation(
-                "the policies of this process, by schemas.kinds.install,", "no policies are installed"
+                "the policies of this process, by schemas.installed.install,", "no policies are installed"
             )
         return self._values
 

@@ -245,6 +245,12 @@ class Zone(Record):
         """Pairs of GPU type and tariff of its nodes: nodes of one pair cost the same."""
         return {(node.gpu_type, node.tariff) for node in self.nodes}
 
+    @property
+    def gpus_by_node(self) -> dict[str, int]:
+        """Number of GPUs of each node."""
+        gpus = {gpu.name: gpu.gpus for gpu in self.gpu_types}
+        return {node.id: gpus[node.gpu_type] for node in self.nodes}
+
 
 class CellConfigured(Event):
     """The whole configuration of a cell: the first event of its ledger."""

@@ -44,8 +44,8 @@ from schemas.fleet import (
     RunStarted,
 )
 from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceLoadReported
+from schemas.installed import KINDS, POLICY_EVENTS, InstalledTable
 from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
-from schemas.kinds import KINDS, POLICY_EVENTS, InstalledTable
 from schemas.loans import LoanChanged, OfferAnswered, ReclaimEnded, ReclaimPlanned
 from schemas.profiles import ProfileAccepted, ProfileReported
 from schemas.rules import RulesAdopted

@@ -9,8 +9,8 @@ from schemas.base import Record, View
 from schemas.cells import MAX_SNAPSHOT_BYTES
 from schemas.errors import InstallationError
 from schemas.fleet import FLEET as FLEET_INPUT
+from schemas.installed import KINDS, POLICY_EVENTS, InstalledTable
 from schemas.kind import InputTopic
-from schemas.kinds import KINDS, POLICY_EVENTS, InstalledTable
 from schemas.loans import LoanChanged
 from schemas.profiles import PROFILES as PROFILES_INPUT
 from schemas.views import JobState, ZoneState

@@ -8,8 +8,8 @@ from importlib.metadata import entry_points
 
 from schemas.base import kind_of
 from schemas.errors import InstallationError
+from schemas.installed import install
 from schemas.kind import PolicyKind
-from schemas.kinds import install
 
 
 def install_policies(distribution: str | None = None) -> None:
@@ -19,8 +19,8 @@ def install_policies(distribution: str | None = None) -> None:
         distribution: the distribution whose policies are installed; None for all.
 
     Raises:
-        InstallationError: an entry point does not refer to a policy of its name, or `schemas.kinds.install`
-            refuses the policies.
+        InstallationError: an entry point does not refer to a policy of its name, or
+            `schemas.installed.install` refuses the policies.
     """
     policies = []
     for point in entry_points(group=PolicyKind.GROUP):

@@ -13,9 +13,6 @@ from executors.node.room import is_for_want_of_room
 
 _CPU_ALLOCATOR = "DefaultCPUAllocator"
 
-_NOTE_WAIT_S = 1.0
-"""Time to wait for the note of a lost rank, which writes it to the shared disk before it ends (s)."""
-
 
 class DivergedError(ArithmeticError):
     """The loss or the gradient is not finite."""
@@ -49,12 +46,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def note_of_peer(folder: JobFolder, generation: int) -> tuple[str, bool] | None:
-    """Wait for the note of a lost rank, and return its error and whether that is permanent; None without a
-    note."""
-    return folder.await_failure(generation, _NOTE_WAIT_S)
-
-
 def write_note(folder: JobFolder, generation: int, error: Exception, *, permanent: bool) -> None:
     """Write the reason of this rank's failure to the shared disk, if possible."""
     with suppress(OSError):
@@ -69,7 +60,7 @@ def final_message(error: Exception, folder: JobFolder, generation: int, needed_b
         needed_bytes: size of the files that it was writing, if a disk refused them.
     """
     if isinstance(error, PeerLostError):
-        text, permanent = note_of_peer(folder, generation) or (described(error), False)
+        text, permanent = folder.await_failure(generation) or (described(error), False)
         return Failed(error=text, permanent=permanent, cause="peer")
     permanent = is_permanent_anywhere(error)
     write_note(folder, generation, error, permanent=permanent)

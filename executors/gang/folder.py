@@ -12,6 +12,8 @@ from executors.node.files import PRIVATE, write_file
 from schemas.base import Record
 
 _POLL_S = 0.005
+_FAILURE_WAIT_S = 1.0
+"""Time to wait for the failure of a lost rank, which writes it before it ends (s)."""
 
 
 class MeetingAddress(BaseModel):
@@ -67,9 +69,9 @@ class JobFolder:
             return None
         return failure.error, failure.permanent
 
-    def await_failure(self, generation: int, timeout_s: float) -> tuple[str, bool] | None:
-        """Wait for a failure, and return it; None after the timeout."""
-        deadline_s = time.monotonic() + timeout_s
+    def await_failure(self, generation: int) -> tuple[str, bool] | None:
+        """Wait for a failure, and return it; None after `_FAILURE_WAIT_S`."""
+        deadline_s = time.monotonic() + _FAILURE_WAIT_S
         while time.monotonic() < deadline_s:
             if (failure := self.read_failure(generation)) is not None:
                 return failure

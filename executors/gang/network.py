@@ -1,12 +1,9 @@
-"""Checks that a node can run ranks, and the network interface of its ranks."""
+"""Network interface of the ranks of a node."""
 
 import os
 import socket
-from pathlib import Path
 
 import psutil
-
-from executors.node.runner import UnfitError
 
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """Variables that set the network interface of Gloo and NCCL."""
@@ -23,24 +20,6 @@ def interface_of(host: str) -> str:
         if any(address == entry.address for entry in addresses):
             return interface
     raise OSError(f"worker host {host}: no network interface here has the address {address}")
-
-
-def check_place(worker_host: str, **folders: Path) -> None:
-    """Check that a node can run ranks.
-
-    Args:
-        folders: folders that must exist, by the names of their settings.
-
-    Raises:
-        UnfitError: one is missing, or the worker host is another machine.
-    """
-    for name, folder in folders.items():
-        if not folder.is_dir():
-            raise UnfitError(f"{name.replace('_', ' ')} {folder} is not a folder")
-    try:
-        interface_of(worker_host)
-    except OSError as error:
-        raise UnfitError(str(error)) from error
 
 
 def use_interface(host: str) -> None:

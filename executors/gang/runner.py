@@ -13,7 +13,6 @@ from executors.devices import gpus_of
 from executors.gang.folder import checkpoint_root, job_folder
 from executors.gang.local_gang import GangTraits, LocalGang
 from executors.gang.messages import Verdict
-from executors.gang.network import check_place
 from executors.gang.node import Assignment
 from executors.gang.rank_processes import RankProcesses
 from executors.gang.rank_runner import RankRunner, objection_to_generation
@@ -276,8 +275,6 @@ class GangRunnerKind:
 
     commands: ClassVar[tuple[type[Command], ...]]
     SETTINGS: ClassVar[type[GangSettings]]
-    FOLDERS: ClassVar[tuple[str, ...]] = ("dataset_root", "model_root")
-    """Settings of folders that must exist."""
     RUNNER: ClassVar[str]
     """`module:callable` that returns the runner, of a context, the settings and the number of GPUs."""
     MODULES: ClassVar[tuple[str, ...]]
@@ -293,9 +290,7 @@ class GangRunnerKind:
         """
         require_extra("executors")
         self._settings = self.SETTINGS()
-        check_place(
-            self._settings.worker_host, **{name: getattr(self._settings, name) for name in self.FOLDERS}
-        )
+        self._settings.check()
 
     def load(self, context: RunnerContext) -> Runner:
         """Start the fork server, which imports torch and transformers: some ten seconds.

@@ -100,7 +100,6 @@ class JsonlDataset:
         self,
         path: Path,
         name: str,
-        max_record_bytes: int = MAX_RECORD_BYTES,
         find_index: FindIndex = lambda _, __: None,
         form: RecordForm = TEXT_RECORDS,
     ) -> None:
@@ -115,7 +114,6 @@ class JsonlDataset:
             DatasetError: it is not a regular file, is empty, or a line is too long or malformed.
         """
         self.name = name
-        self._max_record_bytes = max_record_bytes
         self._form = form
         self._file = _open_regular_file(path, name)
         try:
@@ -131,7 +129,7 @@ class JsonlDataset:
 
     def __getitem__(self, index: int) -> DatasetRecord:
         self._file.seek(self._offsets[index])
-        return self._parse(self._file.readline(self._max_record_bytes), lambda: self._place(index))
+        return self._parse(self._file.readline(MAX_RECORD_BYTES), lambda: self._place(index))
 
     def tokenized(self, index: int, tokenizer: Tokenizer, sequence_length: int) -> TokenSequence:
         """Return a record in at most ``sequence_length`` tokens.
@@ -206,19 +204,17 @@ class JsonlDataset:
         """Return file and line of a record for errors, by reading the file up to it."""
         self._file.seek(0)
         lines, left = 1, self._offsets[index]
-        while left > 0 and (block := self._file.read(min(left, self._max_record_bytes))):
+        while left > 0 and (block := self._file.read(min(left, MAX_RECORD_BYTES))):
             lines += block.count(b"\n")
             left -= len(block)
         return f"{self.name}, line {lines}"
 
     def _lines(self) -> Iterator[tuple[int, int, bytes]]:
         line_number = offset = 0
-        while line := self._file.readline(self._max_record_bytes + 1):
+        while line := self._file.readline(MAX_RECORD_BYTES + 1):
             line_number += 1
-            if len(line) > self._max_record_bytes:
-                raise DatasetError(
-                    f"{self.name}, line {line_number}: longer than {self._max_record_bytes} bytes"
-                )
+            if len(line) > MAX_RECORD_BYTES:
+                raise DatasetError(f"{self.name}, line {line_number}: longer than {MAX_RECORD_BYTES} bytes")
             yield line_number, offset, line
             offset += len(line)
 
@@ -226,9 +222,8 @@ class JsonlDataset:
 class DatasetRoot:
     """The one folder of datasets. No name or link leads outside of it."""
 
-    def __init__(self, folder: Path, max_record_bytes: int = MAX_RECORD_BYTES) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder.resolve(strict=True)
-        self._max_record_bytes = max_record_bytes
 
     def open(
         self, name: str, find_index: FindIndex = lambda _, __: None, form: RecordForm = TEXT_RECORDS
@@ -238,7 +233,7 @@ class DatasetRoot:
         Raises:
             DatasetError: the path is absolute, climbs, leads out through a link, or the file is unfit.
         """
-        return JsonlDataset(self._path(name), name, self._max_record_bytes, find_index, form)
+        return JsonlDataset(self._path(name), name, find_index, form)
 
     def tally(self, name: str) -> tuple[int, str, int]:
         """Return size, digest and number of lines that are JSON objects of any file.
@@ -248,11 +243,11 @@ class DatasetRoot:
         """
         digest, size_bytes, records, is_start = blake2b(digest_size=32), 0, 0, True
         with _open_regular_file(self._path(name), name) as file:
-            while line := file.readline(self._max_record_bytes + 1):
+            while line := file.readline(MAX_RECORD_BYTES + 1):
                 digest.update(line)
                 size_bytes += len(line)
                 # A line that is too long is read in parts, none of which is a record.
-                records += is_start and len(line) <= self._max_record_bytes and _is_object(line)
+                records += is_start and len(line) <= MAX_RECORD_BYTES and _is_object(line)
                 is_start = line.endswith(b"\n")
         return size_bytes, digest.hexdigest(), records
 

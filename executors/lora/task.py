@@ -10,7 +10,6 @@ from schemas.base import Identifier, PositiveSamples, RelativePath
 from schemas.lora import Columns, LoraHyperparameters
 
 LLAMA_TARGET_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-GPT2_TARGET_MODULES = ("c_attn",)
 BYTES_PER_PARAMETER = 12
 """Size of a parameter with AdamW's two moments, in float32."""
 

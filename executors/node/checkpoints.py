@@ -27,6 +27,8 @@ FINAL = "final"
 _FOLDER = re.compile(r"(0|[1-9][0-9]*)-(0|[1-9][0-9]*)")
 _NAME: TypeAdapter[str] = TypeAdapter(Identifier)
 _UNFINISHED_PREFIX = ".unfinished-"
+_KEPT = 2
+"""Valid checkpoints that are kept of each job."""
 
 _log = logging.getLogger(__name__)
 
@@ -71,12 +73,9 @@ class Checkpoint:
 class CheckpointStore:
     """Keeps the last checkpoints of each job below one folder."""
 
-    def __init__(self, root: Path, keep: int = 2) -> None:
-        """Keep the newest ``keep`` (at least 1) valid checkpoints of each job below ``root``."""
-        if keep < 1:
-            raise ValueError("at least one checkpoint must be kept")
+    def __init__(self, root: Path) -> None:
+        """Keep the checkpoints of each job below ``root``."""
         self._root = root
-        self._keep = keep
 
     def save(self, job_id: str, token: int, samples_done: int, files: Mapping[str, bytes]) -> Path:
         """Write a checkpoint and remove old ones. A repeated write has no effect.
@@ -206,9 +205,9 @@ class CheckpointStore:
         return Checkpoint(path, manifest.token, manifest.samples_done, files)
 
     def _prune(self, folder: Path, job_id: str, token: int) -> None:
-        """Remove checkpoints older than the last ``keep`` valid ones, and the files of crashed writers."""
-        kept = list(islice(self._trustworthy(folder, job_id), self._keep))
-        if len(kept) == self._keep:
+        """Remove checkpoints older than the last valid ones, and the files of crashed writers."""
+        kept = list(islice(self._trustworthy(folder, job_id), _KEPT))
+        if len(kept) == _KEPT:
             oldest = (kept[-1].token, kept[-1].samples_done)
             for number, samples_done in self._published(folder):
                 if (number, samples_done) < oldest:

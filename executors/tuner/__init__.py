@@ -10,7 +10,6 @@ The node's own process does not import torch: a fork server does, and the ranks 
 """
 
 from executors.gang.runner import GangRunnerKind
-from executors.node.runner import UnfitError
 from executors.tuner.settings import TunerSettings
 from schemas.merging.commands import LoaderPrewarmed, ProfileOrdered, TaskAssigned, TaskReleased
 
@@ -20,18 +19,5 @@ class FineTuning(GangRunnerKind):
 
     commands = (ProfileOrdered, TaskAssigned, TaskReleased, LoaderPrewarmed)
     SETTINGS = TunerSettings
-    FOLDERS = ("dataset_root",)
     RUNNER = "executors.tuner.runner:TunerRunner.started"
     MODULES = ("executors.tuner.rank",)
-
-    def __init__(self) -> None:
-        """See `GangRunnerKind`.
-
-        Raises:
-            UnfitError: see `GangRunnerKind`, or there is no base model.
-        """
-        super().__init__()
-        assert isinstance(self._settings, TunerSettings), "SETTINGS is its type"
-        model = self._settings.base_model_dir
-        if model is not None and not (model / "config.json").is_file():
-            raise UnfitError(f"base_model_dir {model}: no Hugging Face model directory")

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
-from executors.gang.faults import is_permanent_anywhere, note_of_peer
+from executors.gang.faults import is_permanent_anywhere
 from executors.gang.folder import JobFolder
 from executors.gang.meeting import PeerFailedError, PeerLostError
 from executors.lora.faults import described
@@ -77,5 +77,5 @@ def why_peer_was_lost(folder: JobFolder, generation: int, error: PeerLostError) 
     """Return the error that the lost rank has written; `error` if there is no other."""
     if isinstance(error, PeerFailedError):
         return error
-    note = note_of_peer(folder, generation)
+    note = folder.await_failure(generation)
     return error if note is None else PeerFailedError(*note)

@@ -27,10 +27,10 @@ from schemas.access import DEFAULT_GROUPS
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
 from schemas.decisions import NodeMoved
+from schemas.installed import KINDS
 from schemas.interpreters import python_command
 from schemas.kafka_connection import KafkaConnection
 from schemas.kind import ROLES, Role
-from schemas.kinds import KINDS
 from schemas.topics import DECISIONS, LEDGER, topics
 from streams.kafka.reader import ReadError
 from streams.worker.cells_file import CellsFile

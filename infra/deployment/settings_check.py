@@ -16,8 +16,8 @@ from infra.kafka.settings import broker_settings
 from infra.lender.service import LenderSettings
 from schemas.cells import CellConfigured
 from schemas.errors import MissingExtraError, require_extra
+from schemas.installed import KINDS
 from schemas.kafka_connection import KafkaConnection
-from schemas.kinds import KINDS
 from schemas.services import SETTINGS_FAULTS, ServiceSettings, described_fault
 from streams.kafka.faults import BrokerError
 from streams.solver.service import SolverSettings

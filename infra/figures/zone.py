@@ -9,7 +9,7 @@ from infra.figures.jobs import Jobs, JobTimeline
 from infra.figures.nodes import Nodes
 from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
-from schemas.kinds import KINDS
+from schemas.installed import KINDS
 
 Table = Sequence[Mapping[str, Any]]
 """Rows with the same columns."""

@@ -206,9 +206,9 @@ class DataDirectory:
         )
 
     @contextmanager
-    def acquired(self, orphan_timeout_s: float) -> Iterator[None]:
-        """Hold the lock within the block; raises as `acquire` does."""
-        self.acquire(orphan_timeout_s)
+    def acquired(self) -> Iterator[None]:
+        """Hold the lock within the block, without a wait; raises as `acquire` does."""
+        self.acquire(orphan_timeout_s=0.0)
         try:
             yield
         finally:

@@ -25,6 +25,8 @@ MAX_ANSWER_BYTES = 16 * 2**20
 MAX_METRICS_QUERIED = 8
 """Most metrics of a query that are looked up where the query has no series."""
 _EXCERPT = 200
+_TIMEOUT_S = 10.0
+"""Timeout of a request (s)."""
 _PORT = re.compile(r":\d{1,5}$")
 _NOT_METRICS = re.compile(
     r"""
@@ -97,12 +99,11 @@ _REPLY: TypeAdapter[_Answer | _Refusal] = TypeAdapter(
 class Prometheus:
     """Client of a Prometheus server, or of another with its API."""
 
-    def __init__(self, url: str, timeout_s: float = 10.0) -> None:
+    def __init__(self, url: str) -> None:
         """Check the URL; no request is sent yet.
 
         Args:
             url: URL of the server, such as `http://prometheus:9090`, with a path where it is behind a proxy.
-            timeout_s: Timeout of a request.
 
         Raises:
             LoadQueryError: the URL is invalid.
@@ -111,7 +112,6 @@ class Prometheus:
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise LoadQueryError(f"{url!r} is no URL of a server: expected such as http://prometheus:9090")
         self._url = f"{url.rstrip('/')}/api/v1/query"
-        self._timeout_s = timeout_s
 
     def load(self, query: str) -> MeasuredLoad:
         """Return the one value of a query, from 0 to 1.
@@ -238,7 +238,7 @@ class Prometheus:
         form = urllib.parse.urlencode({"query": query}).encode()
         request = urllib.request.Request(self._url, data=form, headers={"Accept": "application/json"})
         try:
-            with urllib.request.urlopen(request, timeout=self._timeout_s) as response:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
                 body: bytes = response.read(MAX_ANSWER_BYTES + 1)
         except urllib.error.HTTPError as error:
             raise LoadQueryError(f"{self._url}: HTTP {error.code} {error.reason}{_why(error)}") from None

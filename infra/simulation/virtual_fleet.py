@@ -17,7 +17,7 @@ from schemas.codec import Decision
 from schemas.commands import Command
 from schemas.decisions import NodeMoved, ZoneAccepted
 from schemas.fleet import NodeOnline
-from schemas.kinds import KINDS, SOLVES
+from schemas.installed import KINDS, SOLVES
 from schemas.registry import runners_of
 from schemas.solves import SolveFinished, SolveRequested
 

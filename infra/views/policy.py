@@ -10,7 +10,7 @@ from infra.figures.jobs import JobTimeline
 from infra.figures.nodes import Node
 from infra.figures.zone import ZoneFigures
 from schemas.base import Event, Outcome, Record
-from schemas.kinds import KINDS
+from schemas.installed import KINDS
 
 F = TypeVar("F", bound=ZoneFigures[Any])
 J = TypeVar("J", bound=JobTimeline)

@@ -11,8 +11,8 @@ from infra.views.policy import policy_views, view_of
 from schemas.base import Record
 from schemas.decisions import EventFaulted
 from schemas.facts import Fact
+from schemas.installed import KINDS
 from schemas.jobs import JobQuoteRequested, JobSubmitted
-from schemas.kinds import KINDS
 
 Sentences = Mapping[str, str]
 """Formats of a record's facts and fields, by reason, or by reason and case as `reason/case`."""

@@ -12,7 +12,7 @@ from infra.workloads.timed import TimedEvent, WorkloadError
 from schemas.base import Event
 from schemas.cells import CellConfigured, Zone
 from schemas.codec import describe
-from schemas.kinds import KINDS
+from schemas.installed import KINDS
 
 
 class DrawingOptions(BaseModel):

@@ -9,7 +9,6 @@ from infra.workloads.arrivals import arrivals_of
 from infra.workloads.drawing import Drawing, DrawingOptions
 from infra.workloads.timed import TimedEvent, check_time
 from schemas.base import Event
-from schemas.cells import Zone
 from schemas.experts.commands import MoeWorkload
 from schemas.experts.workload import (
     Conversion,
@@ -58,11 +57,11 @@ def draw(drawing: Drawing) -> list[TimedEvent[Event]]:
     arrivals = arrivals_of(drawing.trace, jobs, span_s, drawing.seed)
     check_time(drawing.cell.epoch_s + arrivals[-1].offset_s)
     rng = random.Random(f"{drawing.seed}/experts")
-    weights = [_devices(zone) for zone in drawing.zones]
+    devices = {zone.id: sum(zone.gpus_by_node.values()) for zone in drawing.zones}
     drawn: list[TimedEvent[Event]] = []
     for number, arrival in enumerate(arrivals):
-        (zone,) = rng.choices(drawing.zones, weights)
-        ranks = _ranks(_devices(zone), rng)
+        (zone,) = rng.choices(drawing.zones, list(devices.values()))
+        ranks = _ranks(devices[zone.id], rng)
         duration_s = min(max(arrival.gpu_s / ranks, LEAST_S), MOST_S)
         submission = JobSubmitted(
             cell=drawing.cell.cell,
@@ -98,8 +97,3 @@ def _ranks(devices: int, rng: random.Random) -> int:
     fitting = {ranks: share for ranks, share in RANKS.items() if ranks <= devices}
     (ranks,) = rng.choices(list(fitting), list(fitting.values()))
     return ranks
-
-
-def _devices(zone: Zone) -> int:
-    gpus = {gpu.name: gpu.gpus for gpu in zone.gpu_types}
-    return sum(gpus[node.gpu_type] for node in zone.nodes)

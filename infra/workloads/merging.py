@@ -115,7 +115,7 @@ def draw(drawing: Drawing) -> list[TimedEvent[Event]]:
     check_time(drawing.cell.epoch_s + arrivals[-1].offset_s)
     tasks = draw_tasks(options.datasets, random.Random(f"{drawing.seed}/tasks"))
     rng = random.Random(f"{drawing.seed}/jobs")
-    zones, weights = drawing.zones, [_gpus(zone) for zone in drawing.zones]
+    zones, weights = drawing.zones, [sum(zone.gpus_by_node.values()) for zone in drawing.zones]
     drawn: list[TimedEvent[Event]] = []
     for number, (arrival, task) in enumerate(
         zip(arrivals, tasks_by_size(tasks, [arrival.gpu_s for arrival in arrivals]), strict=True)
@@ -149,8 +149,3 @@ def _check_pipelines(zones: Sequence[Zone]) -> None:
                 f"zone {zone.id} has nodes of {most} GPUs, and a pipeline-parallel job needs "
                 f"{STAGES_PER_PIPELINE} on one: leave out --draw pipeline_share"
             )
-
-
-def _gpus(zone: Zone) -> int:
-    gpus = {gpu.name: gpu.gpus for gpu in zone.gpu_types}
-    return sum(gpus[node.gpu_type] for node in zone.nodes)

@@ -271,11 +271,6 @@ class Cluster:
         """Return the real workers of a job, by kind and server."""
         return {kind: dict(part.workers) for kind, part in self._jobs.get(job_id, {}).items()}
 
-    def servers_of(self, job_id: str) -> list[str]:
-        """Return the servers of a job, kind by kind, in the order of its placements."""
-        parts = self._jobs.get(job_id, {}).values()
-        return list(dict.fromkeys(server_id for part in parts for server_id in part.workers))
-
     def normalised_workers(self, job_id: str, kind: Kind) -> int:
         """Return a job's workers of a kind, normalised."""
         part = self._jobs.get(job_id, {}).get(kind)

@@ -18,7 +18,7 @@ from schemas.changes import (
 )
 from schemas.decisions import EventIgnored, IgnoredReason, NodeMoved, ZoneAccepted
 from schemas.facts import Fact
-from schemas.kinds import KINDS
+from schemas.installed import KINDS
 from schemas.registry import runners_of
 from streams.cell.layout import InvalidLayoutError, Layout
 from streams.cell.nodes import Departure, NodeChange, NodePool, Step, commands_nodes

@@ -16,7 +16,7 @@ from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceEvent
 from schemas.loans import LoanChanged, LoanStatus, OfferAnswered, ReclaimEnded, ReclaimPlanned
 from streams.cell.changes import Changes, RefusedError
 from streams.cell.layout import Layout
-from streams.cell.loan import Loan, PlannedReclaim
+from streams.cell.lent_server import Loan, PlannedReclaim
 from streams.cell.nodes import Departure, NodePool
 from streams.cell.offers import Load, share_out
 from streams.cell.outcomes import Outcomes

@@ -17,7 +17,7 @@ from schemas.fleet import CommandRefused, FleetEvent, NodeOffline, NodeOnline, N
 from schemas.loans import LoanStatus
 from schemas.registry import runners_of
 from streams.cell.layout import Layout
-from streams.cell.loan import Loan
+from streams.cell.lent_server import Loan
 from streams.cell.states import Stateful
 
 LeavingReason = Literal["lent", "returned", "retired"]

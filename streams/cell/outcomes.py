@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable
 
 from schemas.base import Outcome
+from schemas.installed import check_reason
 from schemas.kind import PolicyKind
-from schemas.kinds import check_reason
 
 Effect = Callable[[Outcome], None]
 

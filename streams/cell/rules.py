@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from schemas.errors import ReadableError
+from schemas.installed import KINDS
 from schemas.kind import PolicyKind
-from schemas.kinds import KINDS
 from schemas.rules import RULES_VERSION, RulesAdopted
 
 State = dict[str, Any]

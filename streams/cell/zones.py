@@ -7,9 +7,9 @@ from typing import Any
 
 from schemas.base import Event, Outcome
 from schemas.cells import Zone
+from schemas.installed import check_reason
 from schemas.jobs import JobQuoteRequested
 from schemas.kind import PolicyKind, PolicySettings
-from schemas.kinds import check_reason
 from streams.cell.jobs import JobRegister
 from streams.cell.layout import Layout
 from streams.cell.live_bytes import LiveBytes

@@ -22,8 +22,7 @@ class Gpus:
 
     def configure(self, zone: Zone) -> None:
         """Set the nodes of the zone. No GPUs of a removed node may be held."""
-        per_node = {gpu.name: gpu.gpus for gpu in zone.gpu_types}
-        self._nodes = {node.id: per_node[node.gpu_type] for node in zone.nodes}
+        self._nodes = zone.gpus_by_node
         self._closed = {node: None for node in self._closed if node in self._nodes}
         self._count_idle()
 

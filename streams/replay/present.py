@@ -6,14 +6,13 @@ from pathlib import Path
 from schemas.kafka_connection import KafkaConnection
 from schemas.topics import LEDGER, SNAPSHOTS, topic_name
 from streams.cell.cell import Cell, LedgerEvent
-from streams.cell.rules import RULES, RuleBook
 from streams.kafka.reader import KafkaReader, ReadError, TopicSlice
 from streams.kafka.records import key_partition
 from streams.replay.files import read_ledger_file
 from streams.replay.sources import ReplayError, decoded_events, ledger_events
 
 
-def cell_on_kafka(kafka: KafkaConnection, topic_prefix: str, name: str, book: RuleBook = RULES) -> Cell:
+def cell_on_kafka(kafka: KafkaConnection, topic_prefix: str, name: str) -> Cell:
     """Restore a cell from its latest snapshot, and fold the events since. Where there is no snapshot that
     this program and this client can read, the whole ledger is folded.
 
@@ -26,9 +25,9 @@ def cell_on_kafka(kafka: KafkaConnection, topic_prefix: str, name: str, book: Ru
         snapshot = latest_snapshot(reader, topic_name(topic_prefix, SNAPSHOTS), name)
         # Its end is read after the snapshots, so that it has all that they cover.
         ledger = reader.slice(topic_name(topic_prefix, LEDGER))
-        cell = None if snapshot is None else _restored(snapshot, book)
+        cell = None if snapshot is None else _restored(snapshot)
         if cell is None:
-            return _folded(ledger_events(reader, ledger, None), name, book)
+            return _folded(ledger_events(reader, ledger, None), name)
         partition = key_partition(name, len(ledger.high))
         next_offset = cell.offset + 1
         if ledger.low[partition] > next_offset:
@@ -42,16 +41,14 @@ def cell_on_kafka(kafka: KafkaConnection, topic_prefix: str, name: str, book: Ru
         return cell
 
 
-def cell_of_file(
-    ledger: Path, name: str, book: RuleBook = RULES, until: Callable[[Cell], bool] = lambda _cell: False
-) -> Cell:
+def cell_of_file(ledger: Path, name: str, until: Callable[[Cell], bool] = lambda _cell: False) -> Cell:
     """Fold the events of a cell in a ledger file, to the end or until the cell is in some state.
 
     Raises:
         ReplayError: if the file is not one that `read_ledger_file` reads, or has no event of the cell.
         RulesError: if the rules that decide it are not at hand.
     """
-    return _folded(read_ledger_file(ledger), name, book, until)
+    return _folded(read_ledger_file(ledger), name, until)
 
 
 def latest_snapshot(reader: KafkaReader, topic: str, name: str) -> bytes | None:
@@ -69,21 +66,18 @@ def latest_snapshot(reader: KafkaReader, topic: str, name: str) -> bytes | None:
     return latest
 
 
-def _restored(snapshot: bytes, book: RuleBook) -> Cell | None:
+def _restored(snapshot: bytes) -> Cell | None:
     """Return the cell of a snapshot; None where another version of Millrace has written it in its layout."""
     try:
-        return Cell.restore(snapshot, book)
+        return Cell.restore(snapshot)
     except ValueError:
         return None
 
 
 def _folded(
-    events: Iterable[LedgerEvent],
-    name: str,
-    book: RuleBook,
-    until: Callable[[Cell], bool] = lambda _cell: False,
+    events: Iterable[LedgerEvent], name: str, until: Callable[[Cell], bool] = lambda _cell: False
 ) -> Cell:
-    cell, others = Cell(name, book), set[str]()
+    cell, others = Cell(name), set[str]()
     for event in events:
         if event.envelope.event.cell == name:
             cell.handle(event)

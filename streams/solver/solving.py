@@ -12,8 +12,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pkgutil import resolve_name
 
+from schemas.installed import SOLVES
 from schemas.kind import Problem, Solution
-from schemas.kinds import SOLVES
 from streams.installation import install_policies
 
 READY_S = 600.0

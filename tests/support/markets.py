@@ -40,6 +40,18 @@ def fleet(*classes: tuple[int, float, float]) -> Fleet:
     )
 
 
+def critical_micros(schedule: Schedule) -> float:
+    """Critical value q + e + resource prices: the bid wins iff it is higher (erratum P1)."""
+    return math.fsum(
+        (
+            schedule.vendor_micros,
+            schedule.operational_micros,
+            schedule.compute_micros,
+            schedule.memory_micros,
+        )
+    )
+
+
 def demand(of: Fleet, work_samples: int, samples: list[int], memory_gib: float) -> Demand:
     """A demand with the given samples per slot on each class."""
     return Demand.sized(work_samples, np.array(samples, np.int64), memory_gib, of)

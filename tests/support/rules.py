@@ -11,7 +11,7 @@ from schemas.auction.bids import bid_micros_of
 from schemas.base import Event
 from schemas.codec import Envelope
 from schemas.decisions import JobRejected
-from schemas.kinds import KINDS
+from schemas.installed import KINDS
 from schemas.rules import RulesAdopted
 from streams.cell.cell import SNAPSHOT_VERSION, Cell, LedgerEvent
 from streams.cell.jobs import Job

@@ -1,7 +1,7 @@
 """The runner `lora`: trains slots with the multi-LoRA engine, which is loaded only on demand."""
 
 from executors.lora.slots.settings import LoraSettings
-from executors.node.runner import Runner, RunnerContext, UnfitError
+from executors.node.runner import Runner, RunnerContext
 from schemas.commands import Command
 from schemas.errors import require_extra
 from schemas.lora_commands import RunCancelled, SlotAssigned
@@ -22,11 +22,7 @@ class LoraSlots:
         """
         require_extra("executors")
         self._settings = LoraSettings()
-        if not self._settings.dataset_root.is_dir():
-            raise UnfitError(f"dataset root {self._settings.dataset_root} is not a folder")
-        model = self._settings.base_model_dir
-        if model is not None and not (model / "config.json").is_file():
-            raise UnfitError(f"{model}: no Hugging Face model directory")
+        self._settings.check()
 
     def load(self, context: RunnerContext) -> Runner:
         """Load torch and the base model: seconds to minutes.

@@ -37,8 +37,7 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
         super().__init__(cell, zone, jobs, nodes)
         self.now_s = cell.epoch_s
         own = next(each for each in cell.zones if each.id == zone)
-        gpus_of_type = {gpu.name: gpu.gpus for gpu in own.gpu_types}
-        self._gpus = sum(gpus_of_type[node.gpu_type] for node in own.nodes)
+        self._gpus = sum(own.gpus_by_node.values())
         """GPUs of the zone at its start, by which fairness goes."""
         self._undone_merges = 0
         self._first_s: float | None = None

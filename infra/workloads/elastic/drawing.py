@@ -70,10 +70,10 @@ def draw(drawing: Drawing) -> list[TimedEvent[Event]]:
         )
         # Zones of one cell must not get the same jobs.
         seed = drawing.seed + number
-        requests = _requests(drawing, traced, options, _gpus(zone), jobs, seed)
-        elastic_jobs = draw_jobs(
-            requests, abilities, seed, _server_gpus(zone), id_prefix=f"{zone.id}-{drawing.seed}"
-        )
+        gpus = zone.gpus_by_node.values()
+        requests = _requests(drawing, traced, options, sum(gpus), jobs, seed)
+        # Every worker fits on each server.
+        elastic_jobs = draw_jobs(requests, abilities, seed, min(gpus), id_prefix=f"{zone.id}-{drawing.seed}")
         drawn += submissions(elastic_jobs, drawing.cell.cell, zone.id, drawing.cell.epoch_s)
     return sorted(drawn, key=lambda timed: timed.time_s)
 
@@ -107,19 +107,8 @@ def _shares(zones: Sequence[Zone], jobs: int | None) -> Iterator[tuple[Zone, int
     if jobs is None:
         yield from ((zone, None) for zone in zones)
         return
-    cumulative = [0, *accumulate(_gpus(zone) for zone in zones)]
+    cumulative = [0, *accumulate(sum(zone.gpus_by_node.values()) for zone in zones)]
     ends = [jobs * gpus // cumulative[-1] for gpus in cumulative]
     for zone, (first, end) in zip(zones, pairwise(ends), strict=True):
         if end > first:
             yield zone, end - first
-
-
-def _gpus(zone: Zone) -> int:
-    gpus = {gpu.name: gpu.gpus for gpu in zone.gpu_types}
-    return sum(gpus[node.gpu_type] for node in zone.nodes)
-
-
-def _server_gpus(zone: Zone) -> int:
-    """Return the GPUs of its smallest server, so that every worker fits on each."""
-    gpus = {gpu.name: gpu.gpus for gpu in zone.gpu_types}
-    return min(gpus[node.gpu_type] for node in zone.nodes)

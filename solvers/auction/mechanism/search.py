@@ -312,13 +312,6 @@ class Schedule(NamedTuple):
     search_steps: int = 0
     """Steps of the search, of its budget."""
 
-    @property
-    def critical_micros(self) -> float:
-        """Critical value q + e + resource prices: the bid wins iff it is higher (erratum P1)."""
-        return math.fsum(
-            (self.vendor_micros, self.operational_micros, self.compute_micros, self.memory_micros)
-        )
-
 
 def best_schedule(
     market: Market, demand: Demand, window: Window, room_only: bool, budget_steps: int = SEARCH_BUDGET_STEPS

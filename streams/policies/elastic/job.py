@@ -7,7 +7,7 @@ from schemas.elastic.outcomes import ServerPool
 from schemas.elastic.workload import ElasticWorkload
 from streams.policies.elastic.expectation import Expectation
 from streams.policies.elastic.profiles import KnownSteps
-from streams.policies.gang.gang import Gang
+from streams.policies.gang.generation import Gang
 
 _BYTES_PER_JOB = 480
 """Packed numbers of a job and its user's last turn, besides its nodes and its end."""

@@ -78,9 +78,7 @@ def _zone(id: str, scheme: SchemeName, *, lends: bool = False) -> Zone:
         gpu_types=(GpuType(name=_GPU, samples_per_s=2.0, memory_gib=2.0, gpus=2),),
         nodes=tuple(Node(id=name, gpu_type=_GPU, tariff=_TARIFF.name) for name in names),
         policy=ElasticPolicy(reference_gpu_type=_GPU, interval_s=_INTERVAL_S, scheme=scheme),
-        lending=Lending(headroom=0.0, notice_s=_NOTICE_S, borrowers=(Borrower(zone="lyra"),))
-        if lends
-        else None,
+        lending=_LENDING if lends else None,
     )
 
 

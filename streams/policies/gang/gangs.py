@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
 from schemas.facts import NO_FACTS, Fact
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
 from streams.cell.nodes import NodeChange
-from streams.policies.gang.gang import Gang, Leaving, generation_of
+from streams.policies.gang.generation import Gang, Leaving, generation_of
 from streams.policies.gang.room import JobsRoom
 from streams.policies.ignored import job_ending, no_such_run
 from streams.policies.orders import OrderClock

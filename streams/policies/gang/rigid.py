@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from schemas.base import Outcome
 from schemas.facts import Facts
 from streams.cell.nodes import NodeChange
-from streams.policies.gang.gang import Gang
 from streams.policies.gang.gangs import R
+from streams.policies.gang.generation import Gang
 from streams.policies.gang.single_job import SingleJobGangs
 from streams.policies.gang.zone import GangZone
 from streams.policies.gpus import Gpus

@@ -9,7 +9,7 @@ from schemas.fleet import RunFailed
 from schemas.merging.commands import JobOrder
 from schemas.merging.estimates import MergeMode
 from schemas.merging.workload import TuningWorkload
-from streams.policies.gang.gang import Gang
+from streams.policies.gang.generation import Gang
 from streams.policies.orders import OrderClock
 
 _BYTES_PER_JOB = 1_600

@@ -8,8 +8,8 @@ from schemas.fleet import RunFailed, RunFinished, RunReport
 from schemas.merging.outcomes import ForecastReason
 from schemas.merging.reports import TaskEvaluated, TaskProfiled
 from schemas.merging.settings import STAGES_PER_PIPELINE, MergingPolicy
-from streams.policies.gang.gang import generation_of
 from streams.policies.gang.gangs import Why
+from streams.policies.gang.generation import generation_of
 from streams.policies.gpus import Gpus
 from streams.policies.merging.forecasts import Forecasts
 from streams.policies.merging.job import TuningJob

@@ -15,7 +15,7 @@ from schemas.cells import MAX_SLOT_S
 from schemas.codec import facts_of
 from schemas.decisions import JobRejected
 from schemas.experts.outcomes import RanksChanged
-from schemas.kinds import KINDS
+from schemas.installed import KINDS
 from tests.schemas.test_cells import REFUSED, Change, configured
 from tests.support.cells import bid
 from tests.support.elastic import submit

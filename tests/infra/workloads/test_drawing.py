@@ -12,8 +12,8 @@ from infra.workloads.trace import TraceError
 from schemas.auction.bids import BidTerms
 from schemas.cells import CellConfigured, ThroughputRow, Zone
 from schemas.elastic.workload import ElasticWorkload
+from schemas.installed import KINDS
 from schemas.jobs import JobSubmitted
-from schemas.kinds import KINDS
 from tests.infra.simulation.elastic.lending import lending_cell
 from tests.support.cells import configuration, zone
 from tests.support.elastic import ZONE, elastic_cell, elastic_zone

@@ -12,7 +12,15 @@ from solvers.auction.market.window import VendorOption, Window
 from solvers.auction.mechanism.certificate import least_additive_cost
 from solvers.auction.mechanism.mechanism import PriceRises, Request
 from tests.support.examples import examples
-from tests.support.markets import additive_cost, demand, every_schedule, fleet, primal_dual, small_cases
+from tests.support.markets import (
+    additive_cost,
+    critical_micros,
+    demand,
+    every_schedule,
+    fleet,
+    primal_dual,
+    small_cases,
+)
 
 NO_VENDOR = [VendorOption(None, 0, 0)]
 
@@ -116,7 +124,7 @@ def test_printed_mu_is_too_small():
     appraisal = auctioneer.appraise(Request("j", wanted, NO_VENDOR, 0, 1))
     assert appraisal.schedule is not None
     bid_micros = 45
-    printed = max(0.0, bid_micros - appraisal.schedule.critical_micros)
+    printed = max(0.0, bid_micros - critical_micros(appraisal.schedule))
     surplus = max(
         bid_micros - additive_cost(auctioneer.market, wanted, plan)
         for plan in every_schedule(auctioneer.market, wanted, NO_VENDOR, 0, 1)

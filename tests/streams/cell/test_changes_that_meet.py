@@ -11,8 +11,8 @@ from schemas.cells import GpuType, Node
 from schemas.changes import ZoneConfigured
 from schemas.decisions import EventIgnored, JobAdmitted, NodeMoved, NodeStatusChanged
 from schemas.fleet import FleetEvent
+from schemas.installed import KINDS
 from schemas.kind import Input
-from schemas.kinds import KINDS
 from schemas.topics import INPUTS
 from streams.cell.cell import Cell
 from streams.cell.layout import Layout

@@ -6,7 +6,7 @@ import pytest
 
 from schemas.base import Outcome
 from schemas.decisions import EventFaulted, EventIgnored, JobRefunded
-from schemas.kinds import KINDS
+from schemas.installed import KINDS
 from streams.cell.cell import Cell
 from streams.cell.outcomes import Outcomes, ZoneOutcomes
 from streams.cell.rules import RULES, RuleBook

@@ -11,7 +11,7 @@ from schemas.commands import RunDisowned
 from solvers.merging.errors import GainErrors, IterationErrors
 from streams.cell.disowned import DisownedRuns
 from streams.cell.jobs import Job
-from streams.cell.loan import Loan
+from streams.cell.lent_server import Loan
 from streams.cell.nodes import Departure
 from streams.cell.offers import Load
 from streams.cell.packing import pack, unpack

@@ -17,8 +17,8 @@ from streams.cell.nodes import NodeChange, NodePool
 from streams.cell.outcomes import Outcomes
 from streams.cell.profiles import ProfileStore, ZoneProfiles
 from streams.cell.states import from_state, state_of
-from streams.policies.gang.gang import Gang
 from streams.policies.gang.gangs import Cause, Why
+from streams.policies.gang.generation import Gang
 from streams.policies.gang.single_job import SingleJobGangs
 from streams.policies.policy import ZoneContext
 from tests.streams.gang.specification import Specification

@@ -8,7 +8,7 @@ from infra.workloads.elastic.cluster import (
 )
 from infra.workloads.elastic.jobs import SAMPLES_PER_GPU_S
 from infra.workloads.timed import WorkloadError
-from schemas.kinds import KINDS
+from schemas.installed import KINDS
 
 
 def test_the_default_is_the_thesis_clusters():

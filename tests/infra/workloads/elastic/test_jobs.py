@@ -14,7 +14,7 @@ from infra.workloads.elastic.jobs import (
     submissions,
 )
 from infra.workloads.elastic.requests import JobRequest
-from schemas.kinds import KINDS
+from schemas.installed import KINDS
 
 
 @pytest.fixture(scope="module")

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import InstallationError
+from schemas.installed import KINDS, install
 from schemas.interpreters import python_command
-from schemas.kinds import KINDS, install
 from streams.installation import install_policies
 from tests.support.entry_points import install_entry_point
 
 BEFORE = """
 from schemas.jobs import JobSubmitted
-from schemas.kinds import KINDS
+from schemas.installed import KINDS
 from schemas.registry import EVENT_TYPES
 for use in (lambda: KINDS["auction"], lambda: len(EVENT_TYPES), lambda: JobSubmitted(cell="c")):
     try:
@@ -47,7 +47,7 @@ def test_early_use_names_installing_function():
     table, types, model = run(BEFORE).stdout.splitlines()[:3]
     assert table.startswith("InstallationError no policies are installed in this process: call")
     assert types == table
-    assert "schemas.kinds.install" in model
+    assert "schemas.installed.install" in model
 
 
 def test_models_that_were_imported_before_are_complete_afterwards():
@@ -91,7 +91,7 @@ def test_duplicate_kind_in_union_is_refused():
         "from dataclasses import replace\n"
         "from typing import Literal\n"
         "from schemas.kind import Workload\n"
-        "from schemas.kinds import install\n"
+        "from schemas.installed import install\n"
         "from streams.policies.auction.kind import AUCTION, TITAN\n"
         "class Same(Workload):\n"
         "    kind: Literal['lora'] = 'lora'\n"

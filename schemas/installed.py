@@ -120,7 +120,7 @@ def _kinds() -> Mapping[str, PolicyKind]:
     if not _installed:
         raise InstallationError(
             "no policies are installed in this process: call `streams.installation.install_policies` at its "
-            "start, or `schemas.kinds.install` with the policies"
+            "start, or `schemas.installed.install` with the policies"
         )
     return _installed
 
