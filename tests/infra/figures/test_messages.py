@@ -119,7 +119,7 @@ def test_late_refund_has_the_message_of_its_failure() -> None:
     assert last_line(bench) == f"j refunded 0.0000 (run_failed): {TEXT}"
 
 
-def test_a_line_waits_for_the_event_of_its_decision() -> None:
+def test_a_line_waits_for_its_event() -> None:
     bench, boards = Bench.configured(), Boards()
     bench.send(tick(0), online("a1"), left("a1"))
     *earlier, last = bench.ledger

@@ -16,7 +16,6 @@ from schemas.decisions import JobAdmitted, JobRejected
 from schemas.fleet import NodeHeartbeat, NodeOnline
 from schemas.topics import DECISIONS, JOBS, topic_name
 from streams.kafka.records import Place
-from streams.worker import intake
 from streams.worker.settings import WorkerSettings
 from tests.streams import events
 from tests.streams.worker.broker import LEDGER_TOPIC, PREFIX, Broker, pipeline, run
@@ -26,23 +25,17 @@ BIDS = 20
 JOBS_TOPIC = topic_name(PREFIX, JOBS)
 
 
-class Parses(Counter[str]):
-    """Number of times that bytes became an event, and a claim."""
+@pytest.fixture
+def parses(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Number of times that bytes became an event, by type."""
+    counts, decoded = Counter[str](), codec._decoded
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        super().__init__()
-        decoded, from_json = codec._decoded, intake.from_json
+    def count(model: type[Event], value: bytes) -> Any:
+        counts[model.TYPE] += 1
+        return decoded(model, value)
 
-        def count_event(model: type[Event], value: bytes) -> Any:
-            self["events"] += 1
-            return decoded(model, value)
-
-        def count_claim(value: bytes) -> Any:
-            self["claims"] += 1
-            return from_json(value)
-
-        monkeypatch.setattr(codec, "_decoded", count_event)
-        monkeypatch.setattr(intake, "from_json", count_claim)
+    monkeypatch.setattr(codec, "_decoded", count)
+    return counts
 
 
 def inputs() -> list[Event]:
@@ -90,33 +83,31 @@ def test_a_bid_is_decided_published_and_acknowledged(broker: Broker, settings: W
     assert broker.data.keys() == {CELL.encode(), b"/0"}
 
 
+@pytest.mark.parametrize("behind", [[], [Place(JOBS_TOPIC, 0)]], ids=["in time", "behind"])
 def test_each_record_is_parsed_once(
-    broker: Broker, settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, settings: WorkerSettings, parses: Counter[str], behind: list[Place]
 ) -> None:
-    parses = Parses(monkeypatch)
+    broker.behind = behind
     passed(broker, settings, count=len(inputs()))
-    assert parses == {"events": len(inputs())}
+    assert parses == Counter(event.TYPE for event in inputs())
 
 
-def test_record_in_other_form_is_parsed_once(
-    settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broker, parses = Broker(), Parses(monkeypatch)
+def test_record_in_other_form_is_parsed_once(settings: WorkerSettings, parses: Counter[str]) -> None:
+    broker = Broker()
     for number, event in enumerate(inputs()):
         envelope = events.envelope(event, f"e{number}")
         broker.put(envelope, json.dumps(json.loads(envelope.value), indent=1).encode())
     passed(broker, settings, count=len(inputs()))
-    assert parses == {"events": len(inputs())}
+    assert parses == Counter(event.TYPE for event in inputs())
     assert all(b"\n" not in (sent.value or b"") for sent in broker.sent[LEDGER_TOPIC])
 
 
-def test_event_is_parsed_at_its_turn_under_backlog(
-    broker: Broker, settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invalid_record_of_backlog_is_dead_letter(broker: Broker, settings: WorkerSettings) -> None:
     broker.behind = [Place(JOBS_TOPIC, 0)]
-    parses = Parses(monkeypatch)
+    broker.put(events.envelope(events.bid(99, CELL), "bad"), b'{"cell":"alpha","user":"user"}')
     passed(broker, settings, count=len(inputs()))
-    assert parses == {"events": len(inputs()), "claims": len(inputs())}
+    (letter,) = broker.sent[f"{JOBS_TOPIC}.dlt"]
+    assert letter.value == b'{"cell":"alpha","user":"user"}'
 
 
 def test_refused_record_is_acknowledged_dead_letter(broker: Broker, settings: WorkerSettings) -> None:
