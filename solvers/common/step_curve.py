@@ -3,10 +3,10 @@
 import math
 from collections.abc import Sequence
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 ONE_POINT_ERROR = 0.5
-"""Assumed error of a curve through one measurement, which tells nothing about other numbers of GPUs: on
+"""Assumed error of a curve through one measurement, which shows nothing of other numbers of GPUs: on
 measured profiles of two models on two GPU types, 90 % of steps were predicted within 0.3 to 1."""
 TWO_POINT_ERROR = 0.1
 """Assumed error of a curve through two measurements, none of which can be left out to test it: within 0.03 to
@@ -20,7 +20,13 @@ _LEAST_SPREAD = 1e-9
 _LEAST_PART = 1e-3
 """Smaller values, relative to the largest one, count as if they were as large: their relative errors are
 noise."""
+_MOST_POINTS = 64
+_MOST_LEFT_OUT = 16
+"""Most measurements that are left out to find the error, so that a curve takes a millisecond."""
+_GOLDEN = (math.sqrt(5) - 1) / 2
 _ROUNDING = 1e-9
+
+T = TypeVar("T")
 
 
 class StepPoint(NamedTuple):
@@ -74,8 +80,9 @@ def fit_curve(points: Sequence[StepPoint]) -> StepCurve:
     GPUs as half fixed.
 
     Args:
-        points: at least one.
+        points: at least one. Of more than `_MOST_POINTS`, as many count, from all parts of the sequence.
     """
+    points = _some(points, _MOST_POINTS)
     curve = _fitted(points)
     if len(points) < 2:
         return curve._replace(relative_error=ONE_POINT_ERROR)
@@ -83,9 +90,17 @@ def fit_curve(points: Sequence[StepPoint]) -> StepCurve:
         return curve._replace(relative_error=TWO_POINT_ERROR)
     errors = [
         _fitted([*points[:left_out], *points[left_out + 1 :]]).error_at(point)
-        for left_out, point in enumerate(points)
+        for left_out, point in _some(list(enumerate(points)), _MOST_LEFT_OUT)
     ]
     return curve._replace(relative_error=min(max(median(errors), _LEAST_ERROR), _MOST_ERROR))
+
+
+def _some(items: Sequence[T], most: int) -> Sequence[T]:
+    """Return at most so many items, from all parts of a sequence and out of step with its patterns."""
+    if len(items) <= most:
+        return items
+    places = {int(number * _GOLDEN % 1.0 * len(items)) for number in range(most)}
+    return [items[place] for place in sorted(places)]
 
 
 def _fitted(points: Sequence[StepPoint]) -> StepCurve:
@@ -105,7 +120,7 @@ def line(points: Sequence[tuple[float, float]], fixed_part: float) -> tuple[floa
 
     Args:
         points: (x, y) with x > 0 and y >= 0.
-        fixed_part: part a / y at the points where all have one x, so that a and b cannot be told apart.
+        fixed_part: part a / y at the points where all have one x, so that they show a + b x alone.
     """
     most = max((y for _, y in points), default=0.0)
     if most <= 0:

@@ -66,7 +66,7 @@ class ElasticProfiles:
         """Return what is known of a user's job: by steps with its dataset, else with any; None without any.
 
         In each configuration, the user's own runs count before those of others, and these before offline
-        profiles. Steps on the reference GPU count; those on others only if there are none.
+        profiles. Steps on other GPUs than the reference one count only if it has none.
         """
         keys = _keys(workload, _PRECISIONS)
         for of_dataset in keys[::2], keys[1::2]:

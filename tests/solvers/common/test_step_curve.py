@@ -62,6 +62,12 @@ def test_error_grows_with_noise() -> None:
     assert fit_curve(noisy).relative_error > fit_curve([step(1), step(2), step(4), step(8)]).relative_error
 
 
+def test_many_points_count_evenly() -> None:
+    many = [step(gpus, micro_batch) for gpus in range(1, 65) for micro_batch in (2, 4, 8, 16)]
+    curve = fit_curve(many)
+    assert curve.step_s(128, 1_024, 8) == pytest.approx(step(128).pass_s + step(128).exchange_s, rel=1e-6)
+
+
 def test_one_point_counts_as_proportional() -> None:
     curve = fit_curve([step(1)])
     assert curve.step_s(1, 16, 8) == pytest.approx(2 * step(1).pass_s)

@@ -195,7 +195,7 @@ def test_published_profile_counts_until_measured() -> None:
     assert known.latest_end_s - known.start_s > 1_000.0
 
 
-def test_waiting_jobs_of_a_kind_learn_from_the_first() -> None:
+def test_waiting_jobs_of_a_kind_learn_from_first() -> None:
     rounds = Rounds()
     (order,) = orders(rounds.next(undeclared("first", workers=(4, 4))))
     rounds.next(undeclared("second", workers=(4, 4)))
