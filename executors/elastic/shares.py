@@ -21,8 +21,10 @@ _DECIDED_EVERY = 16
 """Steps between two later decisions."""
 _LEAST_GAIN = 0.05
 """Least part of the step time by which other shares must be better."""
-_TRIED_EVERY = 16
-"""Decisions after which workers without a share are measured again, for one step."""
+_TRIAL_PART = 0.005
+"""Most part of the time for steps in which workers without a share are measured again."""
+_UNMEASURED_COST = 1_000
+"""Cost of a worker before it is measured, over the highest one that is measured."""
 
 
 class KnownWorkers(Record):
@@ -51,7 +53,7 @@ class BatchShares:
         self._sequence_ns = 0
         """Own time of a sequence; 0 before it is measured."""
         self._window_ns = self._window_sequences = 0
-        self._steps = self._decisions = 0
+        self._steps = self._tried_at = 0
         self._is_trying = False
 
     def places(self, sequences: int, rank: int, world: int) -> range:
@@ -81,7 +83,7 @@ class BatchShares:
             batch_of: returns the sequences of a batch, by the costs of a sequence on the ranks (ns). That of
                 rank 0 counts.
         """
-        self._steps = self._decisions = 0
+        self._steps = self._tried_at = 0
         self.counts, self._is_trying = [], False
         self._decide(group, batch_of)
 
@@ -114,36 +116,43 @@ class BatchShares:
             if micro_batch:
                 least = self.known.micro_batches.get(str(gpu_type), micro_batch)
                 self.known.micro_batches[str(gpu_type)] = min(least, micro_batch)
-        self._decisions += 1
         micro_batches = [self.known.micro_batches.get(str(row[2]), self._wanted) for row in rows]
-        costs = self._costs([row[0] for row in rows])
-        decided = torch.tensor([*self._chosen(costs, batch_of(costs)), *micro_batches])
+        times_ns = [self.known.sequence_ns.get(str(row[0]), 0) for row in rows]
+        counts, is_trial = self._chosen(times_ns, batch_of(_estimated(times_ns)))
+        decided = torch.tensor([*counts, is_trial, *micro_batches])
         group.spread("the shares of a batch", [decided], 0)
-        numbers = decided.tolist()
-        self.counts, self.micro_batch = numbers[: group.world], numbers[group.world :][group.rank]
-        self._is_trying = self._tries_all and group.world > 1
+        world, numbers = group.world, decided.tolist()
+        self.counts, self._is_trying = numbers[:world], bool(numbers[world])
+        self.micro_batch = numbers[world + 1 :][group.rank]
+        if self._is_trying:
+            self._tried_at = self._steps
 
-    @property
-    def _tries_all(self) -> bool:
-        return self._decisions % _TRIED_EVERY == 0
+    def _chosen(self, times_ns: Sequence[int], batch: int) -> tuple[list[int], bool]:
+        """Return the shares of the next steps, and whether they are a trial of one step; those of rank 0
+        count.
 
-    def _chosen(self, costs: Sequence[int], batch: int) -> list[int]:
-        """Return the shares of the next steps; those of rank 0 count."""
-        world = len(costs)
+        A worker of unknown speed begins with one sequence among others that are known, so that a slow one
+        delays no more than that.
+
+        Args:
+            times_ns: time of a sequence by rank; 0 where it is unknown.
+        """
+        world = len(times_ns)
         even = [len(share(batch, rank, world)) for rank in range(world)]
-        present = self.counts if self.batch == batch and not self._is_trying else even
+        if not any(times_ns):
+            return even, False
+        costs = [each or _UNMEASURED_COST * max(times_ns) for each in times_ns]
         best = batch_shares(batch, costs)
-        if self._tries_all:
-            return with_each(best)
-        is_better = step_time(best, costs) < (1 - _LEAST_GAIN) * step_time(present, costs)
-        return best if is_better else present
+        trial = with_each(best)
+        if trial != best and (0 in times_ns or self._is_trial_due(best, costs)):
+            return trial, True
+        present = self.counts if self.batch == batch and not self._is_trying else even
+        return (present if step_time(present, costs) <= _longest_kept(best, costs) else best), False
 
-    def _costs(self, workers: Sequence[int]) -> list[int]:
-        """Return the time of a sequence on each worker (ns): the mean of the others where it is unknown."""
-        times_ns = [self.known.sequence_ns.get(str(worker), 0) for worker in workers]
-        measured_ns = [each for each in times_ns if each]
-        mean_ns = sum(measured_ns) // len(measured_ns) if measured_ns else 1
-        return [each or mean_ns for each in times_ns]
+    def _is_trial_due(self, best: Sequence[int], costs: Sequence[int]) -> bool:
+        """Return whether the time since the last trial is long against that of a sequence on each worker."""
+        waited_ns = (self._steps - self._tried_at) * step_time(best, costs)
+        return _TRIAL_PART * waited_ns >= max(costs)
 
     def note_speed(self, sequence_ns: int) -> None:
         """Update the own time of a sequence by a newer one (ns)."""
@@ -154,3 +163,18 @@ class BatchShares:
         if self._window_sequences:
             self.note_speed(max(self._window_ns // self._window_sequences, 1))
         self._window_ns = self._window_sequences = 0
+
+
+def _estimated(times_ns: Sequence[int]) -> list[int]:
+    """Return times of a sequence by rank: the mean of the others where it is unknown."""
+    measured_ns = [each for each in times_ns if each]
+    mean_ns = sum(measured_ns) // len(measured_ns) if measured_ns else 1
+    return [each or mean_ns for each in times_ns]
+
+
+def _longest_kept(best: Sequence[int], costs: Sequence[int]) -> float:
+    """Return the longest step with which other shares than the best are kept: at most that without the
+    slowest worker, which an even split among many may exceed."""
+    longest = step_time(best, costs) / (1 - _LEAST_GAIN)
+    fewer = sorted(costs)[:-1]
+    return min(longest, step_time(batch_shares(sum(best), fewer), fewer)) if fewer else longest

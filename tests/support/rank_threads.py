@@ -21,7 +21,7 @@ T = TypeVar("T")
 _WAIT_S = 60.0
 
 
-class _Board:
+class Board:
     """Contributions of all threads to a collective."""
 
     def __init__(self, world: int) -> None:
@@ -41,7 +41,7 @@ class _Board:
 class ThreadGroup:
     """The collectives of `ProcessGroup` that a step needs, among threads."""
 
-    def __init__(self, board: _Board, rank: int) -> None:
+    def __init__(self, board: Board, rank: int) -> None:
         self._board, self.rank, self.world = board, rank, board.world
 
     def gather(self, where: str, numbers: Sequence[int]) -> list[list[int]]:
@@ -68,7 +68,7 @@ class RankThreads:
         ]
         for training in self.trainings:
             training.prepare()
-        board = _Board(world)
+        board = Board(world)
         self._groups = [cast(ProcessGroup, ThreadGroup(board, rank)) for rank in range(world)]
 
     def together(self, work: Callable[[DataParallelTraining, ProcessGroup], T]) -> list[T]:

@@ -1,8 +1,9 @@
 """Uneven shares give the parameters of an even split; too little memory gives smaller micro-batches."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,8 +15,11 @@ from executors.elastic.rank import DataParallelTraining
 from executors.elastic.settings import ElasticSettings
 from executors.elastic.shares import BatchShares
 from executors.gang.faults import is_permanent_anywhere
+from executors.gang.group import ProcessGroup
+from solvers.elastic.batch_shares import batch_shares, step_time
 from tests.support.elastic_nodes import workload
-from tests.support.rank_threads import RankThreads
+from tests.support.examples import examples
+from tests.support.rank_threads import Board, RankThreads, ThreadGroup
 
 BATCH = 8
 STEPS = 3
@@ -79,6 +83,51 @@ def test_known_speeds_decide_first_shares_after_checkpoint(start: Start) -> None
     after.trainings[0].recall(before.trainings[0].notes())
     after.begin()
     assert [shares.counts for shares in shares_of(after)] == [[6, 2], [6, 2]]
+
+
+def test_newcomer_begins_with_one_sequence(start: Start) -> None:
+    ranks = start(2)
+    shares_of(ranks)[0].note_speed(10**6)
+    ranks.begin()
+    assert [shares.counts for shares in shares_of(ranks)] == [[7, 1], [7, 1]]
+
+
+def steps_ns(costs: list[int], known: list[bool]) -> list[int]:
+    """Return the times of a job's steps, for workers that take so long for a sequence (ns)."""
+    world = len(costs)
+    board = Board(world)
+
+    def work(rank: int) -> list[list[int]]:
+        shares, group = BatchShares(f"n{rank}", "cpu", 32), cast(ProcessGroup, ThreadGroup(board, rank))
+        if known[rank]:
+            shares.note_speed(costs[rank])
+        shares.begin(group, lambda _: 32)
+        counts = []
+        for _ in range(400):
+            counts.append(shares.counts)
+            if shares.counts[rank]:
+                shares.note_speed(costs[rank])
+            shares.end_step(group)
+        return counts
+
+    with ThreadPoolExecutor(world) as threads:
+        (steps, *_) = threads.map(work, range(world))
+    return [max(count * cost for count, cost in zip(counts, costs, strict=True)) for counts in steps]
+
+
+@settings(max_examples=examples(15), deadline=None)
+@given(
+    fast=st.integers(1, 3),
+    slowness=st.lists(st.floats(1, 5_000), min_size=1, max_size=3),
+)
+def test_slower_workers_never_slow_a_job(fast: int, slowness: list[float]) -> None:
+    costs = [10**6] * fast + [int(10**6 * each) for each in slowness]
+    alone = step_time(batch_shares(32, costs[:fast]), costs[:fast])
+    times_ns = steps_ns(costs, [True] * fast + [False] * len(slowness))
+    # One sequence on each, once, and what is spent on measuring them again.
+    assert times_ns[0] <= max(alone, *costs)
+    assert sum(times_ns[1:]) <= 1.01 * alone * len(times_ns[1:])
+    assert times_ns[-1] <= alone
 
 
 def limit(training: DataParallelTraining, rows: int, error: Exception) -> None:

@@ -96,18 +96,35 @@ def mixed_cell() -> CellConfigured:
     return cell.model_copy(update={"zones": (zone.model_copy(update={"nodes": (*zone.nodes, slow)}),)})
 
 
-def test_unmeasured_gain_of_mixed_job_is_not_kept() -> None:
-    bench = ElasticBench()
+def mixed(bench: ElasticBench) -> WorkersAssigned:
+    """A running job with workers on all V100, its base demand, and on T4."""
     bench.send(mixed_cell(), tick(0.0))
-    sent = bench.send(submit("j", 60_000.0, (4, 5), heterogeneous=True), tick(INTERVAL_S))
-    order = assigned(sent)
+    order = assigned(bench.send(submit("j", 60_000.0, (4, 5), heterogeneous=True), tick(INTERVAL_S)))
     if len(order.members) == 1:
         bench.send(started(order))
         order = assigned(bench.send(reached(order, 4.0), tick(2 * INTERVAL_S)))
     assert {member.node for member in order.members} == {"s0", "s1"}
-    assert order.expected_samples_per_s == 5.0
     bench.send(*[started(order.model_copy(update={"node": node})) for node in ("s0", "s1")])
+    return order
+
+
+def test_unmeasured_gain_of_mixed_job_is_not_kept() -> None:
+    bench = ElasticBench()
+    order = mixed(bench)
+    assert order.expected_samples_per_s == 5.0
     bench.send(*[reached(order, 2.0, done) for done in range(20, 30)])
     job = bench.zone.describe()["jobs"]["j"]
     assert job["spanning_speed"] == pytest.approx(0.4, rel=0.01)
     assert job["pace"] == 1.0
+
+
+def test_workers_that_do_not_help_are_given_back() -> None:
+    bench = ElasticBench()
+    order = mixed(bench)
+    bench.send(*[reached(order, 3.96, done) for done in range(20, 40)])
+    alone = assigned(bench.send(tick(3 * INTERVAL_S), tick(4 * INTERVAL_S)))
+    assert {member.node: member.workers for member in alone.members} == {"s0": 4}
+    assert alone.expected_samples_per_s == 4.0
+    bench.send(started(alone), *[reached(alone, 4.0, done) for done in range(40, 60)])
+    later = bench.send(*[tick(number * INTERVAL_S) for number in range(5, 20)])
+    assert not [outcome for outcome in later if isinstance(outcome, WorkersAssigned)]
