@@ -13,7 +13,7 @@ AT_ONCE := $(shell $(PYTHON) -c "import os; print(min(os.cpu_count() + 1, 8))")
 REVIEWS := reviews/vaderSentiment-3.3.2.tar.gz
 SMOLLM2 := smollm2/model/model.safetensors
 
-.PHONY: install demo test test-slow check test-long drills storm disturbances kills golden bench figures bench-auction bench-elastic bench-merging bench-moe reviews smollm2 base-models lint kernels libraries lock schemas jars clean
+.PHONY: install demo test test-slow check test-long drills storm disturbances kills golden bench figures bench-auction bench-elastic bench-merging bench-moe bench-testbed reviews smollm2 base-models lint kernels libraries lock schemas jars clean
 
 NO_PACKAGES := { echo "make install: packages cannot be fetched: check the network, or set PIP_INDEX_URL and UV_INDEX_URL \
 	to an index that can be reached" >&2; exit 1; }
@@ -135,6 +135,10 @@ bench-merging: $(STAMP)
 # Mixture-of-experts models: the thesis' chapters 4 and 5. `make bench-moe OUT=folder`
 bench-moe: $(STAMP) $(REVIEWS)
 	$(BIN)/millrace bench moe --check $(if $(OUT),--out $(OUT))
+
+# Simulations beside deployments: `make bench-testbed OUT=folder`
+bench-testbed: $(STAMP)
+	$(BIN)/millrace bench testbed --check $(if $(OUT),--out $(OUT))
 
 # Rated sentences for it: 2.5 MB, of a package whose source distribution alone has them.
 reviews: $(REVIEWS)

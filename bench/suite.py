@@ -130,5 +130,6 @@ SUITES = {
     "elastic": SuiteEntry("bench.elastic.parts:SUITE", (*_PRODUCT, "bench/elastic")),
     "merging": SuiteEntry("bench.merging.parts:SUITE", (*_PRODUCT, "bench/merging")),
     "moe": SuiteEntry("bench.moe.parts:SUITE", (*_PRODUCT, "bench/network.py", "bench/moe")),
+    "testbed": SuiteEntry("bench.testbed.parts:SUITE", (*_PRODUCT, "bench/testbed")),
     "start": SuiteEntry("bench.start:SUITE", (*_PRODUCT, "bench/start.py")),
 }

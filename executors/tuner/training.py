@@ -155,9 +155,9 @@ class Trainer:
         """
         started_s = time.monotonic()
         sums = self.accumulate(own, number, sources)
-        throttle(started_s, len(own), self._least_sequence_s)
         said = torch.cat([sums.flatten(), torch.tensor(list(signals), device=self._device)])
         exchange_s = self._add_up(said, add_up)
+        throttle(started_s, len(own), self._least_sequence_s)
         (*numbers,) = said.tolist()
         pairs = [(numbers[2 * source], numbers[2 * source + 1]) for source in range(sources)]
         self.adapter.gradient.div_(math.fsum(tokens for _, tokens in pairs))

@@ -1,0 +1,1 @@
+"""`millrace bench testbed`: simulations held against deployments of throttled executors that train."""

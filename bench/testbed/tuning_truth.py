@@ -1,0 +1,134 @@
+"""Simulated fine-tuning jobs that learn as jobs of the same data did on a deployment."""
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from bench.testbed.tuning_times import TuningConstants
+from infra.simulation.merging.truth import AccuracyAfter, ProfileTruth
+from infra.simulation.simulator import Step
+from schemas.jobs import JobSubmitted
+from schemas.merging.commands import TaskAssigned
+from schemas.merging.estimates import MergeMode
+from schemas.merging.reports import MeasuredStep, TaskEvaluated, TaskProfiled
+from schemas.merging.workload import TuningWorkload
+
+Curve = Mapping[float, float]
+"""Mean accuracy by epochs."""
+_Key = tuple[str, str | None, str]
+"""Dataset, dataset of the donor if there is one, and phase of an evaluation."""
+
+
+@dataclass(frozen=True)
+class ObservedTruth:
+    """Jobs by the mean accuracies of others on the same data, alone or after the same donor; see `Truth`.
+
+    A receiver whose donor's data was not seen before its own learns as after other donors; without any, as
+    alone.
+    """
+
+    constants: TuningConstants
+    curves: Mapping[_Key, Curve]
+    profiles: Mapping[str, TaskProfiled]
+    """A profile run of each dataset."""
+
+    @classmethod
+    def of(
+        cls, steps: Sequence[Step], job_ids: frozenset[str], constants: TuningConstants
+    ) -> "ObservedTruth":
+        """Read the curves of some jobs from a log."""
+        data: dict[str, str] = {}
+        donors: dict[str, str] = {}
+        seen: defaultdict[_Key, defaultdict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+        profiles: dict[str, TaskProfiled] = {}
+        for step in steps:
+            for decision in step.decisions:
+                match decision.outcome:
+                    case TaskAssigned(mode="temporal", orders=(donor, receiver)):
+                        donors[receiver.run_id] = donor.job_id
+            match step.entry.envelope.event:
+                case JobSubmitted(workload=TuningWorkload() as workload) as job:
+                    data[job.job_id] = workload.dataset.path
+                case TaskProfiled() as run if run.job_id in job_ids:
+                    profiles.setdefault(data[run.job_id], run)
+                case TaskEvaluated() as run if run.job_id in job_ids:
+                    donor_id = donors.get(run.run_id)
+                    key = data[run.job_id], None if donor_id is None else data[donor_id], run.phase
+                    seen[key][run.epochs].append(run.accuracy)
+        curves = {
+            key: {epochs: fmean(values) for epochs, values in sorted(curve.items())}
+            for key, curve in seen.items()
+        }
+        return cls(constants, curves, profiles)
+
+    def profile(self, workload: TuningWorkload, iterations: int) -> ProfileTruth:
+        """See `Truth`."""
+        known = self.profiles.get(workload.dataset.path) or next(iter(self.profiles.values()))
+        return ProfileTruth(
+            losses=known.losses[:iterations],
+            embedding=known.embedding,
+            accuracy=known.accuracy,
+            loader_s=known.loader_s,
+            memory_gib=known.memory_gib,
+            beside_s=self.constants.profile_s,
+            more_steps=known.steps[1:],
+        )
+
+    def alone(self, workload: TuningWorkload) -> AccuracyAfter:
+        """See `Truth`."""
+        return _after(self.curves.get((workload.dataset.path, None, "own"), {}))
+
+    def merged(self, mode: MergeMode, workload: TuningWorkload, partner: TuningWorkload) -> AccuracyAfter:
+        """See `Truth`."""
+        if mode != "temporal":
+            return self.alone(workload)
+        own = workload.dataset.path
+        seen = {
+            donor: curve
+            for (receiver, donor, phase), curve in self.curves.items()
+            if receiver == own and donor is not None and phase == "own"
+        }
+        curve = seen.get(partner.dataset.path) or next(iter(seen.values()), None)
+        return self.alone(workload) if curve is None else _after(curve)
+
+    def as_receiver(self, workload: TuningWorkload, donor: TuningWorkload) -> AccuracyAfter | None:
+        """See `Truth`."""
+        curve = self.curves.get((workload.dataset.path, donor.dataset.path, "donor"))
+        return None if not curve else _after(curve)
+
+    def step(self, workload: TuningWorkload, placement: tuple[int, ...]) -> MeasuredStep:
+        """See `Truth`."""
+        gpus = min(sum(placement), workload.hyperparameters.batch_size)
+        step_s = self.constants.step_s(gpus)
+        return MeasuredStep(
+            gpus=sum(placement),
+            nodes=len(placement),
+            micro_batch_size=-(-workload.hyperparameters.batch_size // gpus),
+            accumulation_steps=1,
+            step_s=step_s,
+            exchange_s=min(self.constants.exchange_s, step_s) if gpus > 1 else 0.0,
+        )
+
+    def start_s(self, workload: TuningWorkload, is_warm: bool, is_prewarmed: bool) -> float:
+        """See `Truth`."""
+        del workload, is_prewarmed  # a part of the measured time
+        return self.constants.warm_s if is_warm else self.constants.cold_s
+
+
+def _after(curve: Curve) -> AccuracyAfter:
+    """Return the accuracy on straight lines between the measured epochs, and constant beyond them."""
+    if not curve:
+        return lambda _epochs: 0.0
+    points = list(curve.items())
+    places = [epochs for epochs, _ in points]
+
+    def accuracy(epochs: float) -> float:
+        index = bisect_right(places, epochs)
+        if index == 0 or index == len(points):
+            return points[max(index - 1, 0)][1]
+        (left, low), (right, high) = points[index - 1], points[index]
+        return low + (high - low) * (epochs - left) / (right - left)
+
+    return accuracy
