@@ -12,6 +12,7 @@ from infra.simulation.elastic.workers import WorkerPauses
 from infra.simulation.simulator import Step
 from schemas.elastic.commands import WorkersAssigned
 from schemas.fleet import RunFinished, RunProgressed
+from schemas.profiles import MeasuredSteps
 
 
 @dataclass
@@ -62,8 +63,11 @@ def worker_times(steps: Sequence[Step], job_ids: frozenset[str]) -> tuple[float,
         match step.entry.envelope.event:
             case RunFinished() as run if run.job_id in jobs:
                 jobs[run.job_id].finished_s = step.time_s
-            case RunProgressed(samples_per_s=float() as speed) as run if run.job_id in jobs:
-                paces += (speed / expected for expected in _given(jobs[run.job_id].expected(run.run_id)))
+            case RunProgressed(measured=MeasuredSteps() as measured) as run if run.job_id in jobs:
+                paces += (
+                    measured.samples_per_s / expected
+                    for expected in _given(jobs[run.job_id].expected(run.run_id))
+                )
     pace = median(paces) if paces else 1.0
     lost = [found for job in jobs.values() if (found := job.lost(pace)) is not None]
     if not lost:
