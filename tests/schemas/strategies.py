@@ -197,6 +197,8 @@ def _consistent_profile(event: dict[str, Any]) -> None:
     points = event.get("points") if "key" in event else None
     for point in [*(points or []), *filter(None, [event.get("measured")])]:
         point.update(step_s=max(point["step_s"], 1.0), micro_batch_size=1, tokens_per_sample=1.0)
+        if "samples_per_step" in point:
+            point["samples_per_step"] = 1
         if "exchange_s" in point:
             point["exchange_s"] = min(point["exchange_s"], point["step_s"])
         if point.get("gpus", 1) < point.get("nodes", 1):
@@ -216,10 +218,11 @@ def _consistent_elastic(workload: dict[str, Any]) -> None:
     hyperparameters = workload.setdefault("hyperparameters", {})
     batch = hyperparameters.get("global_batch_size", 0)
     hyperparameters["global_batch_size"] = max(batch, workload["max_workers"])
-    # Any speed will do, with work that takes a year.
-    workload["samples_per_s"] = max(workload["samples_per_s"], 1e-6)
-    most_samples = max(int(workload["samples_per_s"] * _YEAR_S), 1)
-    workload["work_samples"] = min(workload["work_samples"], most_samples)
+    # Any speed will do, with work that takes a year; without one, any work.
+    if workload.get("samples_per_s") is not None:
+        workload["samples_per_s"] = max(workload["samples_per_s"], 1e-6)
+        most_samples = max(int(workload["samples_per_s"] * _YEAR_S), 1)
+        workload["work_samples"] = min(workload["work_samples"], most_samples)
     if tuning := workload.get("tuning"):
         batch, least = hyperparameters["global_batch_size"], tuning["least_global_batch_size"]
         tuning["least_global_batch_size"] = min(max(least, workload["max_workers"]), batch)
