@@ -37,15 +37,16 @@ class LoadSeries:
     interval_s: float
     loads: Sequence[float | None]
 
-    @property
-    def days(self) -> float:
-        """Length in days."""
-        return len(self.loads) * self.interval_s / 86_400
+
+def has_series(conditions: Conditions) -> bool:
+    """Return whether all loads of this form are there: the full one needs the traces of inference."""
+    return conditions.quick or all((conditions.traces / name).exists() for name in (SERVEGEN, ALIBABA, AZURE))
 
 
-def has_traces(conditions: Conditions) -> bool:
-    """Return whether the folder of traces has those of inference."""
-    return all((conditions.traces / name).exists() for name in (SERVEGEN, ALIBABA, AZURE))
+def generated_series(seed: int) -> LoadSeries:
+    """Return a generated load."""
+    loads = [sample.load for sample in generate_load(seed, _GENERATED_DAYS)]
+    return LoadSeries("generated", INTERVAL_S, loads)
 
 
 def series_of(folder: Path, seed: int) -> list[LoadSeries]:
@@ -60,29 +61,25 @@ def series_of(folder: Path, seed: int) -> list[LoadSeries]:
     pods = [float(row["busy_pods_ge5pct"]) / float(row["gpu_pods"]) for row in _rows(folder / ALIBABA)]
     requests = Counter(int(float(row["timestamp_s"]) // _AZURE_S) for row in _rows(folder / AZURE))
     counts = [float(requests[index]) for index in range(max(requests))]
-    generated = [sample.load for sample in generate_load(seed, _GENERATED_DAYS)]
     return [
         *(LoadSeries(model, _SERVEGEN_S, _scaled(found, zero=None)) for model, found in rates.items()),
         LoadSeries("alibaba", INTERVAL_S, _scaled(pods)),
         LoadSeries("azure", _AZURE_S, _scaled(counts)),
-        LoadSeries("generated", INTERVAL_S, generated),
+        generated_series(seed),
     ]
 
 
 def measure_forecasts(conditions: Conditions) -> Result:
     """Measure `forecast_skill` and `forecast_skill_p95` on the second half of each series. The quick form has
-    those of a day at most."""
+    the generated one alone."""
     import torch
 
     from infra.lender.lstm import train
 
     torch.set_num_threads(1)
-    chosen = [
-        series
-        for series in series_of(conditions.traces, conditions.seed)
-        if not conditions.quick or series.days <= 1
-    ]
-    rows = [skills(series, _Latest(partial(train, seed=conditions.seed))) for series in chosen]
+    seed = conditions.seed
+    chosen = [generated_series(seed)] if conditions.quick else series_of(conditions.traces, seed)
+    rows = [skills(series, Latest(partial(train, seed=seed))) for series in chosen]
     note = (
         "1 - error / error of the last value, at the next interval, mean over "
         f"{len(rows)} series; second half of each, with all before it as history"
@@ -101,7 +98,7 @@ def measure_forecasts(conditions: Conditions) -> Result:
     )
 
 
-class _Latest:
+class Latest:
     """A trainer that is also a forecaster: the latest that it has trained, before that the last value."""
 
     def __init__(self, train: Trainer) -> None:
@@ -118,7 +115,7 @@ class _Latest:
         return self._forecaster.forecast(history, steps)
 
 
-def skills(series: LoadSeries, trained: _Latest) -> Mapping[str, Value]:
+def skills(series: LoadSeries, trained: Latest) -> Mapping[str, Value]:
     """Return the row of a series: error of the last value, and the skill of each forecaster over it, of the
     root mean squared error and of the 95th percentile of the absolute one."""
     selection = Selection(
