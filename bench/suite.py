@@ -125,7 +125,7 @@ SUITES = {
     "spine": SuiteEntry("bench.spine.parts:SUITE", (*_PRODUCT, "bench/spine")),
     "auction": SuiteEntry(
         "bench.auction.parts:SUITE",
-        ("schemas", "solvers", "streams", "infra", "bench/workloads", "bench/auction"),
+        (*_PRODUCT, "bench/workloads", "bench/auction"),
     ),
     "elastic": SuiteEntry("bench.elastic.parts:SUITE", (*_PRODUCT, "bench/elastic")),
     "merging": SuiteEntry("bench.merging.parts:SUITE", (*_PRODUCT, "bench/merging")),

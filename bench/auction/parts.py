@@ -11,7 +11,7 @@ from bench.auction.scope import AuctionScope, Figure, scope_of
 from bench.auction.trials import CLEARING_BOUND, DEFAULT, AuctionTrial, run_trial, warm_up
 from bench.figures import Measurement, Result
 from bench.runs import Experiment, Runs
-from bench.suite import Suite, SuitePart, SuiteRun
+from bench.suite import Suite, SuitePart, SuiteRun, by_size
 
 AuctionBench = SuiteRun[AuctionScope, AuctionTrial, Mapping[str, float]]
 
@@ -110,6 +110,7 @@ def _everyday(bench: AuctionBench) -> Result:
 SUITE: Suite[AuctionScope, AuctionTrial, Mapping[str, float]] = Suite(
     parts=(
         SuitePart("decision time", _decision_time),
+        SuitePart("profiles", by_size("bench.auction.profile_error:measure")),
         SuitePart("ratio", _ratio("ratio", lambda scope: scope.small)),
         SuitePart("ratio under load", _ratio("ratio_loaded", lambda scope: scope.small_loaded)),
         SuitePart("figures", _figures),

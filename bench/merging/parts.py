@@ -9,6 +9,7 @@ from bench.figures import Conditions, Measurement, Result, Table, Value
 from bench.merging.estimates import measure_estimates, read_backbone
 from bench.merging.estimators import compare_estimators
 from bench.merging.merger import measure_merger
+from bench.merging.profile_error import measure_profiles
 from bench.merging.simulated import OUTCOME, MergingRunOutcome, run
 from bench.merging.trial import HALVES, Half, Knowledge, MergingSetting, MergingTrial, rival
 from bench.runs import Experiment
@@ -139,6 +140,13 @@ def _run(bench: MergingBench, trials: Mapping[MergingSetting, Sequence[MergingTr
 
 def _merger(bench: MergingBench) -> Result:
     return measure_merger(bench.conditions.quick, bench.conditions.seed, bench.scope.settings)
+
+
+def _profiles(bench: MergingBench) -> Result:
+    try:
+        return measure_profiles(bench.conditions.profiles, MODELS, bench.conditions.seed)
+    except (FileNotFoundError, ValueError) as error:
+        raise CommandError(str(error)) from error
 
 
 def _estimates(bench: MergingBench) -> Result:
@@ -374,6 +382,7 @@ SUITE: Suite[MergingScope, MergingTrial, MergingRunOutcome] = Suite(
     parts=(
         SuitePart("merger", _merger),
         SuitePart("estimates", _estimates),
+        SuitePart("profiles", _profiles),
         SuitePart("switching", _switching),
         SuitePart("transferability", by_size("bench.merging.transferability:measure_transferability")),
         SuitePart("schemes", _schemes),

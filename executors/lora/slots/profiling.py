@@ -4,9 +4,10 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import psutil
 import torch
@@ -63,8 +64,13 @@ class Bounds:
     """Time after which no step begins, in seconds."""
     most_gib: float
     """Memory of a step that none may be expected to exceed, besides the base model."""
-    largest: int = LARGEST_MICRO_BATCH
-    """Largest micro-batch."""
+    sizes: tuple[int, ...]
+    """Micro-batches to measure, in ascending order."""
+
+    @classmethod
+    def doubling(cls, most_s: float, most_gib: float, largest: int) -> Self:
+        """Return bounds with the powers of two up to a largest micro-batch."""
+        return cls(most_s, most_gib, tuple(2**power for power in range(largest.bit_length())))
 
 
 class MachineSettings(Record):
@@ -129,7 +135,7 @@ def profile_machine(
         Dataset(path=name, samples=1),
         shape,
         settings.gpu_type or _device_name(base.model.device),
-        Bounds(settings.most_s, most_gib, settings.largest),
+        Bounds.doubling(settings.most_s, most_gib, settings.largest),
     )
     key = {
         "base_model": _identifier(base.directory.resolve().name),
@@ -179,7 +185,7 @@ def profile(
     gpu_type: str,
     bounds: Bounds,
 ) -> MeasuredProfile:
-    """Measure steps of a task with micro-batches of 1, 2, 4 and so on, within bounds.
+    """Measure steps of a task by micro-batch, within bounds.
 
     Args:
         engine: engine without tasks.
@@ -187,7 +193,7 @@ def profile(
         dataset: data of the task.
         shape: hyperparameters of the task; their micro-batch is ignored.
         gpu_type: name of the device in the points.
-        bounds: bounds of time, memory and micro-batch.
+        bounds: micro-batches, and bounds of time and memory.
 
     Raises:
         ProfileError: no step could be measured in time.
@@ -225,8 +231,7 @@ class _Measurement:
         self.end: End = "largest"
 
     def points(self) -> Iterator[ProfilePoint]:
-        size = 1
-        while size <= self._bounds.largest:
+        for size, following in zip_longest(self._bounds.sizes, self._bounds.sizes[1:]):
             try:
                 point = self._measure(size)
             except torch.OutOfMemoryError:
@@ -236,14 +241,16 @@ class _Measurement:
                 self.end = "time"
                 return
             yield point
-            # A step of twice the size takes at most twice as long and as much memory.
-            if 2 * (point.memory_gib or 0.0) > self._bounds.most_gib:
+            if following is None:
+                return
+            # A step takes at most as much longer, and as much more memory, as it is larger.
+            growth = following / size
+            if growth * (point.memory_gib or 0.0) > self._bounds.most_gib:
                 self.end = "memory"
                 return
-            if self._clock.time_s() + (LEAST_STEPS + 1) * 2 * point.step_s > self._end_s:
+            if self._clock.time_s() + (LEAST_STEPS + 1) * growth * point.step_s > self._end_s:
                 self.end = "time"
                 return
-            size *= 2
 
     def _measure(self, size: int) -> ProfilePoint | None:
         """Return the point of a micro-batch; None without a measured step in time.

@@ -4,7 +4,7 @@ from schemas.cells import GpuType, Zone
 from schemas.fleet import RunProgressed
 from schemas.lora import LoraWorkload
 from schemas.profiles import ProfileKey, sequence_class
-from solvers.auction.market.demand import ProfiledSpeed, Profiles
+from solvers.auction.market.demand import ProfiledSpeed, Profiles, least_memory_gib
 from streams.cell.profiles import Reading, StepSetting, ZoneProfiles
 
 _OWN_MARGIN = 0.1
@@ -29,17 +29,23 @@ def profiles_of(workload: LoraWorkload, user: str, zone: Zone, profiles: ZonePro
 
     Runs of other users count first, and then published profiles. The user's own runs count only for what the
     bid does not declare, like a declaration: a bid is never priced by what its user could have measured on
-    purpose.
+    purpose. Memory counts at least for what full sequences need: records of other users may be shorter.
     """
     key, batch = key_of(workload, zone), workload.hyperparameters.batch_size
+    base = zone.base_dimensions
+    least_gib = 0.0 if base is None else least_memory_gib(workload.hyperparameters, base)
     found: dict[str, ProfiledSpeed] = {}
     own = profiles.own(key, user)
     for gpu in zone.gpu_types:
         at = StepSetting(gpu.name, batch)
         if (reading := profiles.others(key, user).get(at)) is not None:
-            found[gpu.name] = ProfiledSpeed(_speed(reading, at, gpu), reading.memory_gib, "measured")
+            found[gpu.name] = ProfiledSpeed(
+                _speed(reading, at, gpu), _memory_gib(reading, least_gib), "measured"
+            )
         elif (reading := profiles.offline(key).get(at)) is not None:
-            found[gpu.name] = ProfiledSpeed(_speed(reading, at, gpu), reading.memory_gib, "offline")
+            found[gpu.name] = ProfiledSpeed(
+                _speed(reading, at, gpu), _memory_gib(reading, least_gib), "offline"
+            )
         elif (reading := own.get(at)) is not None:
             memory_gib = None if reading.memory_gib is None else reading.memory_gib * (1 + _OWN_MARGIN)
             speed = _speed(reading, at, gpu) * (1 - _OWN_MARGIN)
@@ -72,6 +78,10 @@ def measure(
         loader_s=steps.loader_s,
     )
     profiles.measure(key, user, StepSetting(gpu.name, batch), reading)
+
+
+def _memory_gib(reading: Reading, least_gib: float) -> float | None:
+    return None if reading.memory_gib is None else max(reading.memory_gib, least_gib)
 
 
 def _speed(reading: Reading, at: StepSetting, gpu: GpuType) -> float:

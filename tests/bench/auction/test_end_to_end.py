@@ -96,6 +96,7 @@ def test_every_part_leaves_its_tables(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "auction.json").read_text()) == document
     assert [table.name for table in tables] == [
         "figure_13",
+        "profile_error",
         "figure_12_ratio",
         "figure_12_ratio_loaded",
         "figure_8",

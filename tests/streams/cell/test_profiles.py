@@ -5,11 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.views.words import describe
-from schemas.cells import ThroughputRow
+from schemas.cells import BaseDimensions, ThroughputRow
 from schemas.decisions import EventIgnored, JobAdmitted
 from schemas.fleet import RunProgressed
 from schemas.lora import LoraHyperparameters
 from schemas.profiles import MeasuredSteps, ProfileAccepted, ProfileKey, ProfilePoint, ProfileReported
+from solvers.auction.market.demand import least_memory_gib
 from streams.cell.cell import Cell
 from tests.support.cells import CheckedBench, ask, bid, nodes_by_slot, started, tick, zone
 
@@ -154,6 +155,23 @@ def test_memory_of_three_users_counts_before_offline():
         slot = run(bench, user, 4.0, slot, gib)
     # A run without measured memory takes no part in the median.
     assert memory(bench, memory_gib=None) == (1.0, "row", "measured")
+
+
+def test_memory_of_short_records_counts_as_full():
+    dimensions = BaseDimensions(
+        hidden_features=4_096,
+        intermediate_features=8_192,
+        key_value_features=4_096,
+        layers=48,
+        vocabulary_size=100_000,
+    )
+    bench = CheckedBench.configured(zones=(zone(base_dimensions=dimensions),))
+    bench.send(report())
+    gib, source, origin = memory(bench, memory_gib=None)
+    assert (source, origin) == ("row", "offline")
+    least_gib = least_memory_gib(LoraHyperparameters(), dimensions)
+    assert least_gib > 2.0
+    assert gib == pytest.approx(least_gib, abs=1 / 1024)
 
 
 def test_own_memory_counts_only_without_claim():

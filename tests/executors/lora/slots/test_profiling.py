@@ -20,7 +20,7 @@ from schemas.profiles import ProfileKey
 
 DATA = Dataset(path="ragged.jsonl", samples=24)
 SHAPE = LoraHyperparameters(rank=4, sequence_length=24)
-PLENTY = Bounds(most_s=1e6, most_gib=64.0, largest=8)
+PLENTY = Bounds.doubling(most_s=1e6, most_gib=64.0, largest=8)
 
 
 @dataclass
@@ -50,9 +50,14 @@ def test_micro_batches_double_up_to_largest(engine: FusedEngine) -> None:
     assert engine.job_ids == ()
 
 
+def test_chosen_micro_batches_are_measured(engine: FusedEngine) -> None:
+    bounds = Bounds(most_s=1e6, most_gib=64.0, sizes=(3, 5))
+    assert sizes(profile(engine, TickingClock(1e-3), DATA, SHAPE, "cpu", bounds)) == [3, 5]
+
+
 def test_measurement_ends_with_its_time(engine: FusedEngine) -> None:
     clock = TickingClock(1.0)
-    found = profile(engine, clock, DATA, SHAPE, "cpu", Bounds(most_s=90.0, most_gib=64.0))
+    found = profile(engine, clock, DATA, SHAPE, "cpu", Bounds.doubling(90.0, 64.0, 4_096))
     assert found.end == "time"
     assert clock.now_s < 100.0
     assert all(point.steps >= LEAST_STEPS for point in found.points[:-1])
@@ -60,7 +65,7 @@ def test_measurement_ends_with_its_time(engine: FusedEngine) -> None:
 
 def test_measurement_ends_before_its_memory(engine: FusedEngine) -> None:
     largest = profile(engine, TickingClock(1e-3), DATA, SHAPE, "cpu", PLENTY).points[-1].memory_gib
-    bounds = Bounds(most_s=1e6, most_gib=largest, largest=64)
+    bounds = Bounds.doubling(1e6, largest, 64)
     found = profile(engine, TickingClock(1e-3), DATA, SHAPE, "cpu", bounds)
     assert found.end == "memory"
     assert max(sizes(found)) < 16
@@ -68,7 +73,7 @@ def test_measurement_ends_before_its_memory(engine: FusedEngine) -> None:
 
 def test_time_without_step_is_an_error(engine: FusedEngine) -> None:
     with pytest.raises(ProfileError, match=r"no step was measured within 1 s"):
-        profile(engine, TickingClock(10.0), DATA, SHAPE, "cpu", Bounds(most_s=1.0, most_gib=64.0))
+        profile(engine, TickingClock(10.0), DATA, SHAPE, "cpu", Bounds.doubling(1.0, 64.0, 8))
 
 
 def test_equal_seeds_measure_equal_steps(base, datasets) -> None:
