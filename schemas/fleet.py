@@ -189,6 +189,10 @@ class RunProgressed(RunReport):
         return self.complete
 
 
+AdapterDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+"""BLAKE2b-256 of `adapter_model.safetensors`, in hexadecimal digits."""
+
+
 class RunFinished(RunReport):
     """A run has done all its work. If it leaves an adapter, this is at `adapter_path`, below the executors'
     output root.
@@ -200,7 +204,7 @@ class RunFinished(RunReport):
     """Training loss; None if no loss is measured."""
     adapter_path: RelativePath | None = None
     """Path of the adapter, together with `adapter_digest`; None without an adapter."""
-    adapter_digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    adapter_digest: AdapterDigest | None = None
     """BLAKE2b-256 of `adapter_model.safetensors`; None without an adapter."""
 
     @property

@@ -110,12 +110,21 @@ class TuningCheckpoints:
             return self._finished(newest, order)
         return self._saved(newest, order)
 
-    def adapter_of(self, order: JobOrder) -> TaskState | None:
-        """Return the adapter of a finished job, to start another job from; None if it was removed."""
-        final = self._files.present.conclusion(order.job_id)
+    def adapter_of(
+        self, job_id: str, workload: TuningWorkload, digest: str | None = None
+    ) -> TaskState | None:
+        """Return the adapter of a finished job, to start another job from; None if it was removed.
+
+        Args:
+            workload: that of the other job, which adapts the same layers.
+            digest: digest of the adapter; None for any.
+        """
+        final = self._files.present.conclusion(job_id)
         if final is None or ADAPTER_TENSORS not in final.files:
             return None
-        return decode_state(final.files, self.base_of(order.workload))
+        if digest is not None and digest_of(final.files[ADAPTER_TENSORS]) != digest:
+            return None  # the id has become that of another job
+        return decode_state(final.files, self.base_of(workload))
 
     def save(self, saved: SavedJob, generation: int) -> int:
         """Write a checkpoint, and return its size in bytes.

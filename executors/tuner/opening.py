@@ -256,13 +256,19 @@ def _state(
     own = saved[jobs.index(job)]
     if own is not None:
         return own.state
-    if mode == "temporal" and job is jobs[1]:
-        with fault_of(job.job_id):
-            donor = checkpoints.adapter_of(jobs[0].order)
-            if donor is None:
-                raise OSError(f"the adapter of its donor {jobs[0].job_id} was removed")
-            return fresh_from(donor, job.layout)
-    return None
+    donor_id, digest = jobs[0].job_id, None
+    if mode == "normal":
+        source = job.order.starts_from
+        if source is None:
+            return None
+        donor_id, digest = source.job_id, source.digest
+    elif job is not jobs[1]:
+        return None
+    with fault_of(job.job_id):
+        donor = checkpoints.adapter_of(donor_id, job.order.workload, digest)
+        if donor is None:
+            raise OSError(f"the adapter of its donor {donor_id} was removed")
+        return fresh_from(donor, job.layout)
 
 
 def _shared_state(jobs: Sequence[TrainingJob], saved: Sequence[SavedJob | None]) -> AdapterState | None:

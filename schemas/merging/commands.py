@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from schemas.base import Identifier, Record, RunId, UnixTime
 from schemas.commands import Command
-from schemas.fleet import RefusedRun
+from schemas.fleet import AdapterDigest, RefusedRun
 from schemas.merging.workload import MAX_GPUS, Gpus, Iterations, TuningWorkload
 
 TransferMode = Literal["normal", "temporal", "spatial"]
@@ -31,6 +31,14 @@ class TaskMember(Record):
     gpus: Gpus
 
 
+class AdapterSource(Record):
+    """The adapter of a finished job, from which another job starts."""
+
+    job_id: Identifier
+    digest: AdapterDigest
+    """Digest of the adapter: an id may be used again by another job."""
+
+
 class JobOrder(Record):
     """One job of a task."""
 
@@ -45,6 +53,10 @@ class JobOrder(Record):
     starts from the beginning and ignores checkpoints."""
     oldest_generation: Annotated[int, Field(ge=1)] = 1
     """Oldest generation whose checkpoints are used: earlier ones are of a merge that was undone."""
+    # Omitted without one, so that commands written before it was added keep their bytes.
+    starts_from: Annotated[AdapterSource | None, Field(exclude_if=lambda source: source is None)] = None
+    """The adapter whose weights the job starts from instead of new ones; None for a new adapter. Only in mode
+    `normal`."""
 
 
 class ProfileOrdered(Command):

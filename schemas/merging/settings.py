@@ -33,6 +33,9 @@ OWN_SPEEDS = 64
 _BYTES_PER_TRANSFER = 128
 TRANSFERS_KEPT = 4_096
 """Most pairs of kinds, with a mode, whose forecasts are kept."""
+LIBRARY_KEPT = 64
+"""Most adapters of finished jobs that later jobs may start from, the last ones."""
+_BYTES_PER_ADAPTER = 512
 BARRED_KEPT = 256
 """Most merges of kinds that are barred, because their runs have failed."""
 _BYTES_PER_OUTCOME = 1_152
@@ -107,7 +110,7 @@ class MergingPolicy(PolicySettings):
         speeds = MAX_SPEEDS + MAX_CONFIGURATIONS * OWN_SPEEDS
         kept = _BYTES_PER_KIND * KINDS_KEPT + _BYTES_PER_SPEED * speeds
         learned = _BYTES_PER_TRANSFER * (TRANSFERS_KEPT + BARRED_KEPT) + _BYTES_PER_OUTCOME * MAX_OUTCOMES
-        return nodes + kept + learned + _BYTES_BESIDE
+        return nodes + kept + learned + _BYTES_PER_ADAPTER * LIBRARY_KEPT + _BYTES_BESIDE
 
     def tick_interval_s(self, slot_s: float) -> float:  # noqa: ARG002
         """Return an interval that does not depend on slots."""

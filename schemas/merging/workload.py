@@ -72,6 +72,9 @@ class TuningWorkload(Workload):
     target: TrainingTarget
     sharing: bool = True
     """Whether it may be merged with other jobs, which then share weights with it."""
+    # Omitted if it is the default, so that jobs submitted before it was added keep their bytes.
+    reusable: Annotated[bool, Field(exclude_if=lambda reusable: not reusable)] = False
+    """Whether later jobs may start from its adapter once it is done, also those of other users."""
     gpus: Gpus = 1
     """Number of GPUs requested by the user. Only schemes that never change a job's size use it."""
     pipeline: bool = False
@@ -85,6 +88,11 @@ class TuningWorkload(Workload):
             raise ValueError(
                 "a job that shares needs validation_path, to measure the effect of a merge: give it, or set "
                 "sharing to false"
+            )
+        if self.reusable and not self.sharing:
+            raise ValueError(
+                "reusable needs sharing, since other jobs get its weights: set sharing to true, or leave "
+                "reusable out"
             )
         return self
 

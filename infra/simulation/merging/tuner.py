@@ -1,5 +1,6 @@
 """The simulated runner of fine-tuning tasks: it sends the same reports, but trains nothing."""
 
+import hashlib
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,6 +61,8 @@ class VirtualTuner(VirtualReports):
         super().__init__(cell, pace)
         self._truth: Truth = SyntheticTruth() if truth is None else truth
         self._jobs: dict[str, _Progress] = {}
+        self._finished_workloads: dict[str, TuningWorkload] = {}
+        """Workloads of finished jobs whose adapters may be reused."""
         self._tasks: dict[str, _Running] = {}
         """Running tasks by id."""
         self._warm: set[str] = set()
@@ -123,7 +126,14 @@ class VirtualTuner(VirtualReports):
                 self._set_curve(order, self._truth.merged("spatial", order.workload, other.workload))
             yield from self._run(task, orders, start_s)
         else:
-            self._set_curve(first, self._truth.alone(first.workload))
+            source = first.starts_from
+            donor = None if source is None else self._finished_workloads[source.job_id]
+            self._set_curve(
+                first,
+                self._truth.alone(first.workload)
+                if donor is None
+                else self._truth.merged("temporal", first.workload, donor),
+            )
             yield from self._run(task, [first], start_s)
             for order in receivers:
                 if self.is_current(task.command):
@@ -240,7 +250,12 @@ class VirtualTuner(VirtualReports):
     def _finished(self, task: _Running, order: JobOrder) -> RunFinished:
         self._jobs[order.job_id].is_over = True
         place = self._run_of(task.command, order)
-        return RunFinished(**place, samples_done=self._samples(order), loss=None)
+        adapter: dict[str, str] = {}
+        if order.workload.reusable:
+            self._finished_workloads[order.job_id] = order.workload
+            digest = hashlib.blake2b(order.run_id.encode(), digest_size=32).hexdigest()
+            adapter = {"adapter_path": order.job_id, "adapter_digest": digest}
+        return RunFinished(**place, samples_done=self._samples(order), loss=None, **adapter)
 
     def _release(self, command: TaskReleased, time_s: float) -> Moments:
         task = self._tasks.get(command.task_id)

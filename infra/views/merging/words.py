@@ -40,6 +40,8 @@ def workload_words(job: TuningWorkload) -> Iterator[str]:
         yield f"done at {reached}, or {most}"
     if not job.sharing:
         yield "never merged: it does not share"
+    if job.reusable:
+        yield "later jobs may start from its adapter"
     if job.pipeline:
         yield "cut into stages over GPUs"
 
@@ -116,7 +118,8 @@ def changed_words(change: TaskChanged) -> Iterator[str]:
     why = f": {words}" if (words := sentence(change)) else ""
     match change.reason:
         case "started" | "resumed":
-            yield f"{change.reason} with {gpus}{where}"
+            source = f", from the adapter of {change.foretold[0].partner}" if change.foretold else ""
+            yield f"{change.reason} with {gpus}{where}{source}"
         case "reallocated":
             yield f"goes on with {gpus}, {change.gpus_before} before{where}"
         case "merged":

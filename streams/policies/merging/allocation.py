@@ -11,7 +11,9 @@ from schemas.merging.problems import MergeSolution, Share
 from schemas.solves import SolveFinished
 from streams.cell.outcomes import Outcomes
 from streams.policies.merging.job import JobMerge, TuningJob
-from streams.policies.merging.knowledge import Knowledge
+from streams.policies.merging.kind_of_jobs import KindOfJobs
+from streams.policies.merging.knowledge import Knowledge, TransferForecast
+from streams.policies.merging.library import LibraryAdapter
 from streams.policies.merging.questions import Questions
 from streams.policies.merging.tasks import Tasks
 from streams.policies.merging.tuning_task import TuningTask
@@ -188,6 +190,8 @@ class TaskAllocation:
             forecasts = self._merge(share.mode, jobs)
             if not forecasts:
                 return False
+        elif len(jobs) == 1:
+            forecasts = self._start_from_library(jobs[0])
         return self._tasks.begin(
             share.mode,
             jobs,
@@ -225,45 +229,63 @@ class TaskAllocation:
         known = self._knowledge.transfer(mode, donor.kind, receiver.kind)
         if known is None:
             return []
-        donor.merge = self._merge_of(mode, donor, receiver, known.score, known.donor_gain, known.donor_ratio)
+        kinds = self._knowledge.kinds
+        of_donor, of_receiver = kinds[donor.kind], kinds[receiver.kind]
+        donor.merge = self._merge_of(
+            mode, donor, receiver.job_id, of_receiver, known.score, known.donor_gain, known.donor_ratio
+        )
         donor.merge.is_donor = mode == "temporal"
         for learner in (receiver,) if donor.merge.is_donor else jobs:
             if learner.leaving:
                 learner.discard_progress()  # its run alone may have unreported progress
         receiver.merge = self._merge_of(
-            mode, receiver, donor, known.score, known.receiver_gain, known.receiver_ratio
+            mode, receiver, donor.job_id, of_donor, known.score, known.receiver_gain, known.receiver_ratio
         )
         is_trial = self._tasks.policy.merges == "shown" and known.evidence != "shown"
         donor.merge.is_trial = receiver.merge.is_trial = is_trial
-        return [
-            MergeForecast(
-                job_id=job.job_id,
-                partner=job.merge.partner,
-                gain=job.merge.gain,
-                iterations=job.merge.iterations,
-                iterations_alone=job.merge.iterations_alone,
-            )
-            for job in jobs
-            if job.merge is not None
-        ]
+        return [_forecast_of(job, job.merge) for job in jobs if job.merge is not None]
+
+    def _start_from_library(self, job: TuningJob) -> list[MergeForecast]:
+        """Note the adapter that a job starts from which begins alone, and return its forecast; empty if it
+        starts from none. No plan decides it, since an adapter takes no GPUs and no wait."""
+        best: tuple[LibraryAdapter, TransferForecast] | None = None
+        for adapter in self._tasks.library.offered(job):
+            known = self._knowledge.library_start(adapter.kind, job)
+            if known is not None and (best is None or known.receiver_ratio < best[1].receiver_ratio):
+                best = adapter, known
+        if best is None:
+            return []
+        adapter, known = best
+        donor = self._knowledge.kinds[adapter.kind]
+        job.merge = self._merge_of(
+            "temporal", job, adapter.job_id, donor, known.score, known.receiver_gain, known.receiver_ratio
+        )
+        job.merge.adapter_digest = adapter.digest
+        return [_forecast_of(job, job.merge)]
 
     def _merge_of(
-        self, mode: MergeMode, job: TuningJob, partner: TuningJob, score: float, gain: float, ratio: float
+        self,
+        mode: MergeMode,
+        job: TuningJob,
+        partner: str,
+        partner_kind: KindOfJobs,
+        score: float,
+        gain: float,
+        ratio: float,
     ) -> JobMerge:
         job.merge = None
         alone = self._knowledge.expected_iterations(job)
-        kinds = self._knowledge.kinds
         return JobMerge(
             mode=mode,
-            partner=partner.job_id,
-            partner_task=kinds[partner.kind].task,
-            partner_samples=kinds[partner.kind].dataset_samples,
+            partner=partner,
+            partner_task=partner_kind.task,
+            partner_samples=partner_kind.dataset_samples,
             is_donor=False,
             score=score,
             gain=gain,
             iterations=alone if job.workload.target.accuracy is None else max(math.ceil(alone * ratio), 1),
             iterations_alone=alone,
-            accuracy_before=kinds[job.kind].accuracy_before,
+            accuracy_before=self._knowledge.kinds[job.kind].accuracy_before,
         )
 
     def _starts(self, share: Share) -> bool:
@@ -282,6 +304,16 @@ class TaskAllocation:
             dropped=dropped,
             solve_s=answer.solve_s,
         )
+
+
+def _forecast_of(job: TuningJob, merge: JobMerge) -> MergeForecast:
+    return MergeForecast(
+        job_id=job.job_id,
+        partner=merge.partner,
+        gain=merge.gain,
+        iterations=merge.iterations,
+        iterations_alone=merge.iterations_alone,
+    )
 
 
 def _order(share: Share) -> tuple[int, tuple[str, ...]]:

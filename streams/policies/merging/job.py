@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, cast
 from schemas.decisions import JobCompleted
 from schemas.facts import Facts
 from schemas.fleet import RunFailed
-from schemas.merging.commands import JobOrder
+from schemas.merging.commands import AdapterSource, JobOrder
 from schemas.merging.estimates import MergeMode
 from schemas.merging.workload import TuningWorkload
 from streams.policies.gang.generation import Gang
@@ -48,6 +48,8 @@ class JobMerge:
     """Whether it is a trial of such merges."""
     place: Literal["first", "second"] | None = None
     """Place in its pair while the pair waits to be resumed (section 5.2: its mode is kept); else None."""
+    adapter_digest: str = ""
+    """Digest of the adapter of a finished job that it started from; empty in a merge of two jobs."""
     equalled_iterations: int | None = None
     """Iterations after which it was first as good as jobs of its kind alone at their ends; None before."""
 
@@ -128,6 +130,13 @@ class TuningJob(Gang):
         return self.job.samples_done // self.workload.hyperparameters.batch_size
 
     @property
+    def starts_from(self) -> AdapterSource | None:
+        """Adapter of a finished job that it started from; None without one."""
+        if self.merge is None or not self.merge.adapter_digest:
+            return None
+        return AdapterSource(job_id=self.merge.partner, digest=self.merge.adapter_digest)
+
+    @property
     def state_bytes(self) -> int:
         nodes = (*self.members, *self.leaving, self.leader)
         return _BYTES_PER_JOB + self.ending_bytes + sum(_BYTES_PER_NODE + len(node) for node in nodes)
@@ -141,6 +150,7 @@ class TuningJob(Gang):
             workload=self.workload,
             resume_iterations=self.iterations,
             oldest_generation=self.undone_generation + 1,
+            starts_from=self.starts_from,
         )
 
     def fail(self, report: RunFailed, orders: OrderClock, backs_off: bool = False) -> Facts:

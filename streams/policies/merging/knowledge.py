@@ -1,6 +1,6 @@
 """Knowledge of a zone about its jobs: profiles, forecasts, and results of earlier jobs."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -193,20 +193,22 @@ class Knowledge(Stateful):
         left = max(expected - done, done - expected, _LEAST_PART_LEFT * expected)
         return max(min(left, job.workload.target.most_iterations - done), 1.0)
 
-    def estimate(self, jobs: Iterable[TuningJob]) -> EstimateProblem | None:
+    def estimate(self, jobs: Iterable[TuningJob], donors: Collection[str] = ()) -> EstimateProblem | None:
         """Return the request for estimates; None if there is nothing to forecast.
 
         Args:
             jobs: the live jobs.
+            donors: kinds with adapters that jobs may start from.
         """
         self.has_changed = False
         counts: dict[str, int] = {}
         for job in jobs:
             if job.workload.sharing:
                 counts[job.kind] = counts.get(job.kind, 0) + 1
-        usable = [key for key, kind in self.kinds.items() if kind.is_usable and kind.jobs]
-        ranked = sorted(usable, key=lambda key: -counts.get(key, 0))[:MAX_KINDS]
-        if not ranked:
+        usable = [key for key, kind in self.kinds.items() if kind.is_usable and (kind.jobs or key in donors)]
+        ranked = sorted(usable, key=lambda key: (not self.kinds[key].jobs, -counts.get(key, 0)))[:MAX_KINDS]
+        if not any(self.kinds[key].jobs for key in ranked):
+            self.has_changed = bool(donors)  # the next job may start from one of them
             return None
         self._asked = tuple(ranked)
         pairs = [(a, b) for a in range(len(ranked)) for b in range(len(ranked))]
@@ -280,6 +282,19 @@ class Knowledge(Stateful):
             if known is not None:
                 return known.reversed
         return known
+
+    def library_start(self, donor: str, job: TuningJob) -> TransferForecast | None:
+        """Return the forecast for a job that starts from the adapter of a finished job of a kind; None if it
+        is not to. With `merges: shown`, past merges must show that it pays, and if it is undone the job must
+        not end more than twice as late as alone."""
+        known, kind = self.transfer("temporal", donor, job.kind), self.kinds[job.kind]
+        if known is None or "temporal" not in self._policy.modes or donor not in self.kinds:
+            return None
+        if self._policy.merges == "expected":
+            return known if known.receiver_ratio < 1 else None
+        watched = self._policy.watched_epochs * kind.iterations_per_epoch
+        is_shown = known.evidence == "shown" and known.planned_ratios[0] < 1
+        return known if is_shown and watched <= self.iterations_alone(job) else None
 
     def bar(self, mode: MergeMode, donor: str, receiver: str) -> None:
         """Bar merges of two kinds in a mode."""

@@ -192,7 +192,8 @@ class Planning(Stateful):
         )
 
     def _ask_for_estimates(self) -> None:
-        problem: EstimateProblem | None = self._knowledge.estimate(self._tasks.jobs.values())
+        donors = {adapter.kind for adapter in self._tasks.library.adapters}
+        problem: EstimateProblem | None = self._knowledge.estimate(self._tasks.jobs.values(), donors)
         if problem is None:
             return
         self._requests += 1

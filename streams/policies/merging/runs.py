@@ -182,6 +182,7 @@ class MergingRuns(Tasks):
         is_alone = (job.merge is None or job.merge.is_donor) and not job.is_undone
         if job.finished is not None and is_alone and job.iterations > 0:
             self._knowledge.note_finished(job)
+        self.library.keep(job)
         if job.finished is not None:
             self._knowledge.note_trained(job.iterations * job.workload.hyperparameters.batch_size)
         self._knowledge.leave(job.kind)

@@ -25,6 +25,7 @@ from streams.policies.gang.gangs import Cause, Gangs, Why
 from streams.policies.gpus import Gpus
 from streams.policies.merging.forecasts import Forecasts
 from streams.policies.merging.job import TuningJob
+from streams.policies.merging.library import Library
 from streams.policies.merging.tuning_task import TuningTask
 from streams.policies.merging.waiting_pairs import keep
 from streams.policies.orders import facts_of_failure
@@ -44,6 +45,7 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         self.policy = cast(MergingPolicy, context.zone.policy)
         self.gpus = gpus
         self.forecasts = forecasts
+        self.library = Library()
         self.all: dict[str, TuningTask] = {}
         """Tasks by id, in the order of their begin."""
         self.time_s = context.cell.epoch_s
@@ -429,7 +431,7 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         if before > 0:
             job.reset()
         if task.mode == "normal" and job.merge is not None and not job.merge.is_donor:
-            job.merge = None
+            job.merge = job.merge if job.starts_from else None
 
     def _progressed(self, job: TuningJob, samples_done: int) -> None:
         if job.stage != "profiling":
@@ -441,7 +443,14 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         return Why("job_over") if cause == "work_done" else super()._why(job, cause, facts)
 
     def _fail_run(self, job: TuningJob, report: RunFailed, backs_off: bool) -> None:
-        task = self.task_of(job)
+        task, source = self.task_of(job), job.starts_from
+        if source is not None and job.iterations == 0:
+            # Its adapter may be the cause, so the failure is not counted: the job begins again without it.
+            self.library.drop(source.digest)
+            job.merge = None
+            self.return_to_queue(job, Why("run_failed", facts_of_failure(report)), report.node)
+            self._note_ended_on(job, report.node)
+            return
         if task is None or len(task.job_ids) == 1 or report.permanent:
             super()._fail_run(job, report, backs_off)
             return
@@ -456,7 +465,7 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         """Forget the merge of a job whose runs have ended without a step, and that has no partner in its
         task: it was never merged."""
         task = self.task_of(job)
-        if job.merge is None or job.merge.place is not None:
+        if job.merge is None or job.merge.place is not None or (task is not None and job.starts_from):
             return
         if job.iterations == 0 and not job.leaving and (task is None or len(task.job_ids) == 1):
             job.merge = None

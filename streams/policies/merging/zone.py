@@ -1,6 +1,7 @@
 """A zone of fine-tuning jobs that may be merged."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any, cast
 
 from schemas.facts import Facts
@@ -154,6 +155,7 @@ class MergingZone(GangZone[TuningJob, TaskChangeReason]):
             "tasks": {id: task.describe() for id, task in self._runs.all.items()},
             "nodes": self._gpus.describe(),
             "turns": self._runs.turns.state(),
+            "library": [asdict(adapter) for adapter in self._runs.library.adapters],
             **self._planning.describe(),
             "knowledge": self._knowledge.describe(),
         }
@@ -170,6 +172,7 @@ class MergingZone(GangZone[TuningJob, TaskChangeReason]):
             "planning": self._planning.state(),
             "has_changed": self._runs.has_changed,
             "turns": self._runs.turns.state(),
+            "library": self._runs.library.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -182,6 +185,7 @@ class MergingZone(GangZone[TuningJob, TaskChangeReason]):
         self._planning.restore(state["planning"])
         self._runs.has_changed = state["has_changed"]
         self._runs.turns.restore(state["turns"])
+        self._runs.library.restore(state["library"])
 
     def _configure(self, context: ZoneContext) -> None:
         super()._configure(context)
