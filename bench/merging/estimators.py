@@ -4,15 +4,17 @@ Gains are forecast for pairs that an estimator has not seen, in three splits: wi
 tasks together; for receivers that were never seen as receivers; and for a backbone of which nothing was seen,
 from the outcomes of the others. The learning curves have neither embeddings nor losses. So the published line
 has no scores here, and forecasts the mean gain of the mode; and Eq. 2 has no iterations to compare.
+`trained_estimates` compares both on merges of real runs, which have all of it.
 
 The form of the learned estimator was chosen on one half of the pairs (`estimates`). The first split has the
 other half alone, the others have all pairs.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Protocol
 
 from bench.figures import Measurement, Result, Table, Value
-from bench.merging.estimates import Backbone, KnownMerge, tuned_on, visible
+from bench.merging.estimates import KnownMerge, tuned_on, visible
 from schemas.merging.estimates import EstimatorName
 from solvers.merging.errors import GainErrors
 from solvers.merging.pairs import Candidate, GainOutcome, forecast_gains
@@ -21,6 +23,18 @@ from solvers.merging.published import gain_line
 Forecast = Callable[[Sequence[GainOutcome], Sequence[Candidate]], Sequence[float]]
 Question = tuple[Sequence[KnownMerge], Sequence[KnownMerge]]
 """Outcomes that are visible, and the merges to forecast from them."""
+
+
+class MergesOfBackbone(Protocol):
+    """Known merges of one base model."""
+
+    @property
+    def tasks(self) -> Collection[str]:
+        """Names of its tasks."""
+
+    @property
+    def merges(self) -> Sequence[KnownMerge]:
+        """Its merges, each from a receiver's side."""
 
 
 def learned_gains(seen: Sequence[GainOutcome], asked: Sequence[Candidate]) -> Sequence[float]:
@@ -36,16 +50,19 @@ def published_gains(seen: Sequence[GainOutcome], asked: Sequence[Candidate]) -> 
 FORECASTS: Mapping[EstimatorName, Forecast] = {"learned": learned_gains, "published": published_gains}
 
 
-def unseen_pairs(backbones: Sequence[Backbone]) -> Iterator[Question]:
-    """Yield the merges of each pair that is in the half kept aside, without outcomes of that pair."""
+def unseen_pairs(backbones: Sequence[MergesOfBackbone], kept_aside: bool = True) -> Iterator[Question]:
+    """Yield the merges of each pair that is in the half kept aside, or in the other half, without outcomes of
+    that pair."""
     for backbone in backbones:
         for tasks in sorted({merge.tasks for merge in backbone.merges}, key=sorted):
-            asked = [merge for merge in backbone.merges if merge.tasks == tasks and not tuned_on(merge)]
+            asked = [
+                merge for merge in backbone.merges if merge.tasks == tasks and tuned_on(merge) != kept_aside
+            ]
             if asked:
                 yield visible(backbone.merges, asked[0]), asked
 
 
-def unseen_receivers(backbones: Sequence[Backbone]) -> Iterator[Question]:
+def unseen_receivers(backbones: Sequence[MergesOfBackbone]) -> Iterator[Question]:
     """Yield the merges of each receiver, without outcomes that it had itself."""
     for backbone in backbones:
         for receiver in backbone.tasks:
@@ -55,7 +72,7 @@ def unseen_receivers(backbones: Sequence[Backbone]) -> Iterator[Question]:
                 yield seen, asked
 
 
-def unseen_backbones(backbones: Sequence[Backbone]) -> Iterator[Question]:
+def unseen_backbones(backbones: Sequence[MergesOfBackbone]) -> Iterator[Question]:
     """Yield the merges of each backbone, with the outcomes of the others."""
     for backbone in backbones:
         seen = [merge for other in backbones if other is not backbone for merge in other.merges]
@@ -63,14 +80,14 @@ def unseen_backbones(backbones: Sequence[Backbone]) -> Iterator[Question]:
             yield seen, backbone.merges
 
 
-SPLITS: Mapping[str, Callable[[Sequence[Backbone]], Iterator[Question]]] = {
+SPLITS: Mapping[str, Callable[[Sequence[MergesOfBackbone]], Iterator[Question]]] = {
     "pair": unseen_pairs,
     "receiver": unseen_receivers,
     "backbone": unseen_backbones,
 }
 
 
-def compare_estimators(backbones: Sequence[Backbone]) -> Result:
+def compare_estimators(backbones: Sequence[MergesOfBackbone]) -> Result:
     """Return how often the sign of a gain is right, and the error of gains, for both estimators."""
     measurements: list[Measurement] = []
     rows: list[dict[str, Value]] = []

@@ -11,6 +11,8 @@ from bench.merging.estimators import compare_estimators
 from bench.merging.merger import measure_merger
 from bench.merging.profile_error import measure_profiles
 from bench.merging.simulated import OUTCOME, MergingRunOutcome, run
+from bench.merging.trained import read_trained
+from bench.merging.trained_estimates import compare_on_trained
 from bench.merging.trial import HALVES, Half, Knowledge, MergingSetting, MergingTrial, rival
 from bench.runs import Experiment
 from bench.suite import Suite, SuitePart, SuiteRun, by_size
@@ -154,9 +156,14 @@ def _estimates(bench: MergingBench) -> Result:
         folder = bench.conditions.profiles
         found = measure_estimates(folder, MODELS)
         both = compare_estimators([read_backbone(folder, model) for model in MODELS])
+        trained = compare_on_trained(read_trained())
     except (FileNotFoundError, LookupError, ValueError) as error:
         raise CommandError(str(error)) from error
-    return Result((*found.measurements, *both.measurements), (*found.tables, *both.tables))
+    results = (found, both, trained)
+    return Result(
+        tuple(figure for result in results for figure in result.measurements),
+        tuple(table for result in results for table in result.tables),
+    )
 
 
 def _switching(bench: MergingBench) -> Result:

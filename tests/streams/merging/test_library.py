@@ -156,12 +156,12 @@ def test_job_whose_start_fails_begins_again(script, permanent):
     ]
 
 
-def test_library_keeps_latest_adapter_of_each_kind(script):
-    for number in range(LIBRARY_KEPT + 2):
-        finish(script, f"j{number}", reusable=True)
+def test_library_keeps_latest_adapter_of_each_kind():
+    script = Script(nodes=2, gpus=LIBRARY_KEPT, merges="expected", modes=("temporal",))
+    jobs = [f"j{number}" for number in range(LIBRARY_KEPT + 2)]
+    script.ready(*jobs, reusable=True)
+    script.plan(*map(share, jobs))
+    script.send(*(script.finished(job_id, STEPS) for job_id in jobs))
     finish(script, "again", data="j10", reusable=True)
     kept = [each["job_id"] for each in script.bench.described["library"]]
-    assert len(kept) == LIBRARY_KEPT
-    assert kept[0] == "j2"
-    assert "j10" not in kept
-    assert kept[-1] == "again"
+    assert kept == [job_id for job_id in jobs[2:] if job_id != "j10"] + ["again"]
