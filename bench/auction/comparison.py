@@ -90,7 +90,7 @@ def gain_pct(
     return interval([100 * (ratio - 1) for ratio in _ratios(runs, setting, seeds, ours, theirs)])
 
 
-def comparison_table(figure: Figure, seeds: Sequence[int], runs: AuctionRuns) -> Table:
+def comparison_table(figure: Figure, seeds: Sequence[int], runs: AuctionRuns, suffix: str = "") -> Table:
     """Return a row per point and contender: its welfare over the auction's, and the auction's gain."""
     published = PUBLISHED_GAINS_PCT.get(figure.number, {})
     lines: list[dict[str, Value]] = []
@@ -109,7 +109,21 @@ def comparison_table(figure: Figure, seeds: Sequence[int], runs: AuctionRuns) ->
                     "paper_gain_pct": published.get((point.label, contender)),
                 }
             )
-    return Table(f"figure_{figure.number}", lines)
+    return Table(f"figure_{figure.number}{suffix}", lines)
+
+
+def measured_result(figures: Sequence[Figure], seeds: Sequence[int], runs: AuctionRuns) -> Result:
+    """Return the gains with measured speeds at Figure 8's last load, and a table of each figure."""
+    (highest,) = (figure.points[-1] for figure in figures if figure.number == 8)
+    gains = {rival: gain_pct(runs, highest.setting, seeds, OURS, rival) for rival in ("titan", "eft", "ntm")}
+    note = f"mean of {len(seeds)} days; {highest.setting.nodes} nodes, {highest.label} load, measured speeds"
+    return Result(
+        tuple(
+            Measurement(f"measured_speeds_over_{rival}_pct", gain.mean, note, gain.values)
+            for rival, gain in gains.items()
+        ),
+        tuple(comparison_table(figure, seeds, runs, "_measured") for figure in figures),
+    )
 
 
 def _ratios(

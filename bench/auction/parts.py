@@ -7,6 +7,7 @@ from pydantic import FiniteFloat, TypeAdapter
 
 from bench.auction import comparison, competitive_ratio, misreports
 from bench.auction.comparison import BASELINES, OURS, AuctionRuns, gain_pct
+from bench.auction.kinds import kinds_result, kinds_trials
 from bench.auction.scope import AuctionScope, Figure, scope_of
 from bench.auction.trials import CLEARING_BOUND, DEFAULT, AuctionTrial, run_trial, warm_up
 from bench.figures import Measurement, Result
@@ -107,6 +108,17 @@ def _everyday(bench: AuctionBench) -> Result:
     return comparison.everyday_result(days, bench.run(comparison.everyday_trials(days)))
 
 
+def _kinds(bench: AuctionBench) -> Result:
+    days = bench.scope.new_days
+    return kinds_result(days, bench.run(kinds_trials(days)))
+
+
+def _measured_speeds(bench: AuctionBench) -> Result:
+    figures, seeds = bench.scope.measured, bench.scope.seeds
+    settings = dict.fromkeys(point.setting for figure in figures for point in figure.points)
+    return comparison.measured_result(figures, seeds, bench.run(comparison.trials_of(settings, seeds)))
+
+
 SUITE: Suite[AuctionScope, AuctionTrial, Mapping[str, float]] = Suite(
     parts=(
         SuitePart("decision time", _decision_time),
@@ -116,6 +128,8 @@ SUITE: Suite[AuctionScope, AuctionTrial, Mapping[str, float]] = Suite(
         SuitePart("figures", _figures),
         SuitePart("misreports", _misreports),
         SuitePart("everyday", _everyday),
+        SuitePart("auction and pdftsp", _kinds),
+        SuitePart("measured speeds", _measured_speeds),
     ),
     scope=scope_of,
     experiment=DAYS,

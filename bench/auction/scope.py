@@ -5,7 +5,7 @@ arrivals per slot, five vendors, proportional deadlines. Figure 4 has Figure 8's
 number of nodes matters.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
@@ -117,7 +117,18 @@ EVERYDAY_LOADS = (0.2, 0.5, 1.0, 2.0, 4.0)
 EVERYDAY_SEEDS = 3
 EVERYDAY_DEVIATIONS = (1.0, 1.75)
 
+FIRST_NEW_SEED = 100
+"""No constant was chosen on seeds from here on; the distributions and traces are those of the others."""
+NEW_DAYS = 7
+NEW_NODES, NEW_SLOTS, NEW_LOAD = 4, 36, 2.0
+
+MEASURED_FIGURES = (4, 5, 6, 8, 9)
+MEASURED_SCALE = 25
+"""Divisor of the paper's nodes: 2 to 8 are left."""
+MEASURED_SLOTS = 72
+
 _QUICK_SCALE = 30
+_QUICK_MEASURED_SLOTS = 48
 _QUICK_SLOTS = 24
 _QUICK_SMALL = ((4, 18, 2.0),)
 _QUICK_SMALL_LOADED = ((2, 12, 3.0),)
@@ -149,6 +160,14 @@ class Everyday:
 
 
 @dataclass(frozen=True)
+class NewDays:
+    """Days of `auction` and `pdftsp` with seeds that no constant was chosen on, by kind of arrivals."""
+
+    settings: Mapping[str, PaperSetting]
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class AuctionScope:
     """The settings and days of each part."""
 
@@ -161,6 +180,9 @@ class AuctionScope:
     runtime: tuple[Point, ...]
     everyday: Everyday
     """Settings of the auction with nothing declared."""
+    new_days: NewDays
+    measured: tuple[Figure, ...]
+    """Figures with measured speeds."""
     high: PaperSetting
     """High load, at which the figures are measured."""
 
@@ -195,6 +217,10 @@ def full(seed: int, traces: Path) -> AuctionScope:
             EVERYDAY_DEVIATIONS,
             range(seed, seed + EVERYDAY_SEEDS),
         ),
+        new_days=_new_days(traces, range(seed + FIRST_NEW_SEED, seed + FIRST_NEW_SEED + NEW_DAYS)),
+        measured=tuple(
+            _measured(figures(None)[number], MEASURED_SCALE, MEASURED_SLOTS) for number in MEASURED_FIGURES
+        ),
         high=high,
     )
 
@@ -217,6 +243,8 @@ def quick(seed: int) -> AuctionScope:
             (BASE.density.log_deviation,),
             range(seed, seed + QUICK_SEEDS),
         ),
+        new_days=_new_days(None, range(seed + FIRST_NEW_SEED, seed + FIRST_NEW_SEED + QUICK_SEEDS)),
+        measured=(_measured(loads, _QUICK_SCALE, _QUICK_MEASURED_SLOTS),),
         high=high,
     )
 
@@ -233,6 +261,38 @@ def _everyday(
             setting = replace(base, arrivals_per_slot=per_slot, density=density)
             found.append(EverydayLoad(load, deviation, setting))
     return Everyday(tuple(found), tuple(seeds))
+
+
+def _new_days(traces: Path | None, seeds: Iterable[int]) -> NewDays:
+    """Return small days at twice the capacity, with drawn arrivals and those of the traces that are here."""
+    per_slot = arrivals_for_load(NEW_LOAD, NEW_NODES, BASE.gpus, SMALL_WORK_SCALE)
+    drawn = replace(
+        BASE, nodes=NEW_NODES, slots=NEW_SLOTS, arrivals_per_slot=per_slot, work_scale=SMALL_WORK_SCALE
+    )
+    jobs = round(per_slot * NEW_SLOTS)
+    real = {
+        point.label: replace(drawn, trace=replace(point.setting.trace, jobs=jobs))
+        for point in _real_arrivals(traces).points
+        if isinstance(point.setting.trace, TraceArrivals)
+    }
+    return NewDays({"drawn": drawn, **real}, tuple(seeds))
+
+
+def _measured(figure: Figure, scale: int, slots: int) -> Figure:
+    """Return a figure with measured speeds, on fewer nodes that are as loaded."""
+
+    def setting_of(modelled: PaperSetting) -> PaperSetting:
+        return replace(
+            modelled,
+            nodes=modelled.nodes // scale,
+            slots=slots,
+            arrivals_per_slot=modelled.arrivals_per_slot / scale,
+            speeds="measured",
+        )
+
+    return replace(
+        figure, points=tuple(Point(point.label, setting_of(point.setting)) for point in figure.points)
+    )
 
 
 def _shrunk(setting: PaperSetting) -> PaperSetting:

@@ -14,7 +14,6 @@ from bench.auction.day import hindsight_of, simulate_day
 from bench.workloads.arrivals import JobsBefore, TraceArrivals
 from bench.workloads.paper import SLOT_S, PaperSetting, draw, with_policy
 from bench.workloads.tasks import FASTEST, UNIT_MICROS
-from bench.workloads.throughput import node_samples_per_s
 from infra.figures.auction.figures import AuctionFigures
 from schemas.auction.batches import BatchProblem
 from schemas.auction.settings import (
@@ -65,7 +64,7 @@ LEAST_NODES = 10
 def tuned_price_micros(setting: PaperSetting, seed: int) -> int:
     """Return the price per thousand samples with the most welfare on the day before; the lower one of a
     tie."""
-    thousands_per_node_slot = node_samples_per_s(FASTEST) * SLOT_S / 1_000
+    thousands_per_node_slot = setting.throughput.node_samples_per_s(FASTEST) * SLOT_S / 1_000
     prices = [
         round(UNIT_MICROS * setting.density.quantile(part) / thousands_per_node_slot) for part in QUANTILES
     ]
@@ -118,12 +117,13 @@ def _fixed_price(declared: PdftspPolicy, setting: PaperSetting, seed: int) -> Po
     return _at_price(tuned_price_micros(setting, seed))
 
 
-DEFAULT = "default"
+DEFAULT, DECLARED = "default", "declared"
 
 CONTENDERS: Mapping[str, Contender] = MappingProxyType(
     {
         DEFAULT: lambda *_: AuctionPolicy(),
         "pdftsp": _at_best,
+        DECLARED: lambda declared, *_: declared,
         "published": lambda declared, *_: declared.model_copy(update=PUBLISHED),
         "titan": lambda *_: TitanPolicy(kind="titan", time_limit_s=TITAN_TIME_LIMIT_S),
         "eft": lambda *_: EarliestFinishPolicy(kind="eft"),

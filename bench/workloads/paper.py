@@ -2,12 +2,14 @@
 and the workloads drawn for it."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from types import MappingProxyType
 from typing import Literal, get_args
 
 from bench.workloads.arrivals import JobsBefore, SlotArrival, TraceArrivals, poisson
+from bench.workloads.measured import MEASURED
 from bench.workloads.tasks import (
     UNIT_MICROS,
     PaperTask,
@@ -20,14 +22,12 @@ from bench.workloads.tasks import (
     vendor_name,
 )
 from bench.workloads.throughput import (
-    BASE_MEMORY_GIB,
     MEMORY_GIB,
+    MODELLED,
     POWER_KW,
     SEQUENCE_LENGTH,
     TARGET_MODULES,
-    node_samples_per_s,
-    task_memory_gib,
-    task_samples_per_s,
+    Throughput,
 )
 from infra.workloads.auction import AuctionWorkload
 from infra.workloads.timed import TimedEvent
@@ -53,6 +53,8 @@ DAY_HOURS = range(8, 20)
 a tenth of the median user's value."""
 
 Gpus = Literal["A100", "A40", "mixed"]
+Speeds = Literal["modelled", "measured"]
+THROUGHPUTS: Mapping[Speeds, Throughput] = MappingProxyType({"modelled": MODELLED, "measured": MEASURED})
 
 
 def types_of_nodes(gpus: Gpus, nodes: int) -> tuple[str, ...]:
@@ -84,10 +86,9 @@ class PolicyBounds:
     """Quantile for the density beyond which a bid raises prices no further."""
 
 
-def configuration(
-    nodes: int, gpus: Gpus, slots: int, vendors: int, density: ValueDensity, bounds: PolicyBounds
-) -> CellConfigured:
+def configuration(setting: "PaperSetting") -> CellConfigured:
     """Return a cell of one zone. Its epoch is midnight of 1970-01-01."""
+    throughput = setting.throughput
     tariff = tuple(
         round(UNIT_MICROS * (DAY_UNITS_PER_KWH if hour in DAY_HOURS else NIGHT_UNITS_PER_KWH))
         for hour in range(HOURS_PER_DAY)
@@ -104,37 +105,39 @@ def configuration(
             Zone(
                 id=ZONE,
                 base_model="gpt2",
-                base_model_memory_gib=BASE_MEMORY_GIB,
-                horizon_slots=slots,
+                base_model_memory_gib=throughput.base_memory_gib,
+                horizon_slots=setting.slots,
                 gpu_types=tuple(
                     GpuType(
                         name=name,
-                        samples_per_s=node_samples_per_s(name),
+                        samples_per_s=throughput.node_samples_per_s(name),
                         memory_gib=MEMORY_GIB[name],
                         power_kw=POWER_KW[name],
                     )
-                    for name in types_of(gpus)
+                    for name in types_of(setting.gpus)
                 ),
                 nodes=tuple(
                     Node(id=f"node-{number:04d}", gpu_type=gpu_type, tariff="site")
-                    for number, gpu_type in enumerate(types_of_nodes(gpus, nodes))
+                    for number, gpu_type in enumerate(types_of_nodes(setting.gpus, setting.nodes))
                 ),
-                policy=_policy(density, bounds),
+                policy=_policy(setting),
             ),
         ),
-        vendors=tuple(vendor_name(number) for number in range(vendors)),
+        vendors=tuple(vendor_name(number) for number in range(setting.vendors)),
     )
 
 
-def _policy(density: ValueDensity, bounds: PolicyBounds) -> PdftspPolicy:
+def _policy(setting: "PaperSetting") -> PdftspPolicy:
     """Compute the bounds from the declared distribution, never from the drawn bids (erratum P4)."""
+    density, bounds = setting.density, setting.bounds
+    compute_over_memory = mean_compute_over_memory(setting.throughput)
     per_compute = density.quantile(bounds.value_quantile)
     unit = density.quantile(bounds.money_unit_quantile)
     return PdftspPolicy(
         kind="pdftsp",
         money_unit_micros=round(UNIT_MICROS * unit),
         max_value_per_compute_micros=round(UNIT_MICROS * per_compute),
-        max_value_per_memory_micros=round(UNIT_MICROS * per_compute * mean_compute_over_memory()),
+        max_value_per_memory_micros=round(UNIT_MICROS * per_compute * compute_over_memory),
         max_density_units=density.quantile(bounds.density_quantile) / unit,
     )
 
@@ -202,6 +205,8 @@ class PaperSetting:
     vendors: int = 5
     deadlines: str = "proportional"
     """Name in `DEADLINE_RULES`."""
+    speeds: Speeds = "modelled"
+    """Name in `THROUGHPUTS`."""
     work_scale: float = 1.0
     """Factor on the sizes of the data, and so on all work: days shorter than 144 slots need less work."""
     density: ValueDensity = field(default_factory=ValueDensity)
@@ -223,6 +228,13 @@ class PaperSetting:
             raise ValueError(f"deadlines is {self.deadlines!r}, known are {', '.join(DEADLINE_RULES)}")
         if self.gpus not in get_args(Gpus):
             raise ValueError(f"gpus is {self.gpus!r}, known are {', '.join(get_args(Gpus))}")
+        if self.speeds not in THROUGHPUTS:
+            raise ValueError(f"speeds is {self.speeds!r}, known are {', '.join(THROUGHPUTS)}")
+
+    @property
+    def throughput(self) -> Throughput:
+        """Speed and memory of tasks."""
+        return THROUGHPUTS[self.speeds]
 
 
 def arrivals_for_load(load: float, nodes: int, gpus: Gpus, work_scale: float) -> float:
@@ -232,7 +244,7 @@ def arrivals_for_load(load: float, nodes: int, gpus: Gpus, work_scale: float) ->
     A node-slot of a type does its full step's samples for any tasks, so samples and node-slots of compute are
     equivalent.
     """
-    per_slot = SLOT_S * math.fsum(map(node_samples_per_s, types_of_nodes(gpus, nodes)))
+    per_slot = SLOT_S * math.fsum(map(MODELLED.node_samples_per_s, types_of_nodes(gpus, nodes)))
     return load * per_slot / mean_work_samples(work_scale)
 
 
@@ -242,9 +254,7 @@ def draw(setting: PaperSetting, seed: int) -> tuple[CellConfigured, AuctionWorkl
     Raises:
         TraceError: the trace of the setting cannot be read, or is too short.
     """
-    cell = configuration(
-        setting.nodes, setting.gpus, setting.slots, setting.vendors, setting.density, setting.bounds
-    )
+    cell = configuration(setting)
     quotes = draw_quotes(CELL, setting.vendors, seed)
     if setting.trace is None:
         arrivals = poisson(setting.arrivals_per_slot, setting.slots, seed)
@@ -268,16 +278,16 @@ def _bid(
     gpu_types: tuple[str, ...],
 ) -> TimedEvent[JobSubmitted]:
     calendar = Calendar(0.0, SLOT_S)
-    shape = drawn.shape
+    shape, throughput = drawn.shape, setting.throughput
     # A plan starts with the slot after the arrival, and a vendor's delay counts in whole slots.
     first_slot = arrival.slot + 1
     if drawn.needs_preprocessing:
         first_slot += math.ceil(shortest_delay_s(allowed_vendors, drawn.dataset_samples) / SLOT_S)
-    work_slots = drawn.work_slots(SLOT_S)
+    work_slots = drawn.work_slots(throughput, SLOT_S)
     rule = DEADLINE_RULES[setting.deadlines]
     span_slots = rule(drawn.haste, work_slots, setting.slots - first_slot)
     end_slot = min(first_slot + math.ceil(span_slots), setting.slots)
-    value_units = drawn.value_units(setting.density, span_slots / work_slots, SLOT_S)
+    value_units = drawn.value_units(setting.density, span_slots / work_slots, throughput, SLOT_S)
     bid = JobSubmitted(
         cell=CELL,
         job_id=f"task-{index:05d}",
@@ -294,8 +304,8 @@ def _bid(
                 batch_size=shape.batch_size,
                 sequence_length=SEQUENCE_LENGTH,
             ),
-            memory_gib=task_memory_gib(shape),
-            speed_samples_per_s={name: task_samples_per_s(name, shape) for name in gpu_types},
+            memory_gib=throughput.task_memory_gib(shape),
+            speed_samples_per_s={name: throughput.task_samples_per_s(name, shape) for name in gpu_types},
             needs_preprocessing=drawn.needs_preprocessing,
         ),
     )

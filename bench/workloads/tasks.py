@@ -10,15 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean
 
-from bench.workloads.throughput import (
-    BASE_MEMORY_GIB,
-    MEMORY_GIB,
-    RANKS,
-    LoraShape,
-    node_samples_per_s,
-    task_memory_gib,
-    task_samples_per_s,
-)
+from bench.workloads.throughput import MEMORY_GIB, RANKS, LoraShape, Throughput
 from schemas.auction.bids import VendorQuoted
 
 UNIT_MICROS = 1_000_000
@@ -146,14 +138,17 @@ class PaperTask:
         """Samples of work, M_i."""
         return self.dataset_samples * self.epochs
 
-    def work_slots(self, slot_s: float) -> int:
+    def work_slots(self, throughput: Throughput, slot_s: float) -> int:
         """Return the slots of the work on the fastest type."""
-        return math.ceil(self.work_samples / math.floor(task_samples_per_s(FASTEST, self.shape) * slot_s))
+        per_slot = math.floor(throughput.task_samples_per_s(FASTEST, self.shape) * slot_s)
+        return math.ceil(self.work_samples / per_slot)
 
-    def value_units(self, density: ValueDensity, slack: float, slot_s: float) -> float:
+    def value_units(
+        self, density: ValueDensity, slack: float, throughput: Throughput, slot_s: float
+    ) -> float:
         """Return v_i: density x node-slots of an A100 x urgency, plus the vendors' mean price if one is
         needed."""
-        compute = self.work_samples / (node_samples_per_s(FASTEST) * slot_s)
+        compute = self.work_samples / (throughput.node_samples_per_s(FASTEST) * slot_s)
         training = density.of(self.normal) * compute * (1.0 + URGENCY / max(slack, 1.0))
         return training + (mean_price_units(self.dataset_samples) if self.needs_preprocessing else 0.0)
 
@@ -181,13 +176,14 @@ def mean_work_samples(work_scale: float) -> float:
     return work_scale * fmean(DATASET_SAMPLES) * fmean(EPOCHS)
 
 
-def mean_compute_over_memory() -> float:
+def mean_compute_over_memory(throughput: Throughput) -> float:
     """Return the mean over all shapes on an A100 of share of a node's compute over share of its memory."""
-    room_gib = MEMORY_GIB[FASTEST] - BASE_MEMORY_GIB
-    node = node_samples_per_s(FASTEST)
+    room_gib = MEMORY_GIB[FASTEST] - throughput.base_memory_gib
+    node = throughput.node_samples_per_s(FASTEST)
     shapes = [_shape(b, a, r) for b in BATCH_SIZES for a in ACCUMULATIONS for r in RANKS]
     return fmean(
-        task_samples_per_s(FASTEST, shape) / node / (task_memory_gib(shape) / room_gib) for shape in shapes
+        throughput.task_samples_per_s(FASTEST, shape) / node / (throughput.task_memory_gib(shape) / room_gib)
+        for shape in shapes
     )
 
 

@@ -15,6 +15,7 @@ sizes from 2 to 76, within 0.7 %, with a peak of 198 sequences per second and a 
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 PARAMETERS = 124_439_808
 LAYERS = 12
@@ -76,6 +77,22 @@ class LoraShape:
     rank: int
 
 
+class Throughput(Protocol):
+    """Speed and memory of nodes and of tasks on them."""
+
+    base_memory_gib: float
+    """r_b: memory of the base model on each node."""
+
+    def node_samples_per_s(self, gpu_type: str) -> float:
+        """Return C_kp per second."""
+
+    def task_samples_per_s(self, gpu_type: str, shape: LoraShape) -> float:
+        """Return s_ik per second."""
+
+    def task_memory_gib(self, shape: LoraShape) -> float:
+        """Return r_i."""
+
+
 def adapter_parameters(rank: int) -> int:
     """Return the trained parameters: two low-rank matrices per layer, from h to r and from r to 3 h."""
     return LAYERS * rank * (HIDDEN_FEATURES + 3 * HIDDEN_FEATURES)
@@ -98,25 +115,32 @@ def throughput_samples_per_s(gpu_type: str, sequences: float, rank: int = RANKS[
     return peak * sequences / (sequences + HALF_SPEED_SEQUENCES)
 
 
-def node_samples_per_s(gpu_type: str) -> float:
-    """Return C_kp per second, of full steps."""
-    return throughput_samples_per_s(gpu_type, FULL_STEP_SEQUENCES)
+class ModelledThroughput:
+    """The model of GPT-2."""
+
+    base_memory_gib = BASE_MEMORY_GIB
+
+    def node_samples_per_s(self, gpu_type: str) -> float:
+        """Return C_kp per second, of full steps."""
+        return throughput_samples_per_s(gpu_type, FULL_STEP_SEQUENCES)
+
+    def task_samples_per_s(self, gpu_type: str, shape: LoraShape) -> float:
+        """Return s_ik per second: a task's part of full steps."""
+        return self.node_samples_per_s(gpu_type) * shape.batch_size / FULL_STEP_SEQUENCES
+
+    def task_memory_gib(self, shape: LoraShape) -> float:
+        """Return r_i, as in solvers/auction/market/demand.py but for GPT-2's layers, plus the allocator's
+        overhead.
+
+        Per token and layer: inputs of both norms, query and attention output (4 h), keys and values (2 h),
+        and the inner layer before and after its activation (2 i); per token, the log-probabilities of all
+        words.
+        """
+        kept = LAYERS * (6 * HIDDEN_FEATURES + 2 * INNER_FEATURES) * _ACTIVATION_BYTES
+        per_token = kept + _LOG_PROBABILITY_BYTES * VOCABULARY_SIZE
+        activations = shape.batch_size / shape.accumulation * SEQUENCE_LENGTH * per_token
+        adapter = _ADAPTER_BYTES_PER_PARAMETER * adapter_parameters(shape.rank)
+        return TASK_MEMORY_GIB + ALLOCATOR_FACTOR * (activations + adapter) / _BYTES_PER_GIB
 
 
-def task_samples_per_s(gpu_type: str, shape: LoraShape) -> float:
-    """Return s_ik per second: a task's part of full steps."""
-    return node_samples_per_s(gpu_type) * shape.batch_size / FULL_STEP_SEQUENCES
-
-
-def task_memory_gib(shape: LoraShape) -> float:
-    """Return r_i, as in solvers/auction/market/demand.py but for GPT-2's layers, plus the allocator's
-    overhead.
-
-    Per token and layer: inputs of both norms, query and attention output (4 h), keys and values (2 h), and
-    the inner layer before and after its activation (2 i); per token, the log-probabilities of all words.
-    """
-    kept = LAYERS * (6 * HIDDEN_FEATURES + 2 * INNER_FEATURES) * _ACTIVATION_BYTES
-    per_token = kept + _LOG_PROBABILITY_BYTES * VOCABULARY_SIZE
-    activations = shape.batch_size / shape.accumulation * SEQUENCE_LENGTH * per_token
-    adapter = _ADAPTER_BYTES_PER_PARAMETER * adapter_parameters(shape.rank)
-    return TASK_MEMORY_GIB + ALLOCATOR_FACTOR * (activations + adapter) / _BYTES_PER_GIB
+MODELLED = ModelledThroughput()
