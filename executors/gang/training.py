@@ -77,8 +77,8 @@ class _StepBoundary:
 class GangTraining(Work[Order], Generic[Order, Share]):
     """A job that is trained step by step.
 
-    A job implements `prepare`, `position`, `move_to`, `share`, `computed`, `step`, `collect`, `restore` and
-    `result`; the rest has defaults.
+    A job implements `prepare`, `position`, `move_to`, `share`, `step`, `collect`, `restore` and `result`; the
+    rest has defaults.
 
     Attributes:
         saved_samples: samples done of the newest checkpoint.
@@ -221,9 +221,10 @@ class GangTraining(Work[Order], Generic[Order, Share]):
         """Return further fields of the node's log when the training starts."""
         return {}
 
-    @abstractmethod
-    def computed(self, own: Share) -> RankShare:
-        """Return the size of the share that this rank has computed."""
+    def computed(self, own: Share) -> RankShare | None:  # noqa: ARG002
+        """Return the size of the share that this rank has computed; None if the job's steps are not
+        measured."""
+        return None
 
     def flush_reports(self) -> None:
         """Send the pending reports, before this rank ends."""
@@ -262,7 +263,8 @@ class GangTraining(Work[Order], Generic[Order, Share]):
             self._stepped_s = time.monotonic()
             step_s = read_s + self._stepped_s - started_s
             samples = self.position.samples_done - before
-            self.step_sums.note(samples, self.computed(own), read_s, self._stepped_s - started_s)
+            if (computed := self.computed(own)) is not None:
+                self.step_sums.note(samples, computed, read_s, self._stepped_s - started_s)
             self._node_s += step_s
             if group.rank == 0 and self._stepped_s - progressed_s >= self.rank.order.progress_s:
                 progressed_s = self._stepped_s
