@@ -53,7 +53,8 @@ class RoutingReport(RunReport):
 class ExpertsProfiled(RoutingReport):
     """The profile stage of a service is over: its counts, and the accuracy of its forecast.
 
-    A service whose model has sample paths of its training begins with those, and has no stage of its own.
+    A service whose model has sample paths of its training begins with those, and reports them alone; its own
+    stage then changes its forecasts without a report.
     """
 
     TYPE: ClassVar = "millrace.experts.profiled.v1"

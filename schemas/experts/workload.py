@@ -171,8 +171,8 @@ class MoeServeWorkload(Workload):
     path_length: Annotated[int, Field(ge=1, le=8)] = PUBLISHED_PATH_LENGTH
     """Number of layers of a sample path (l)."""
     profile_batches: Annotated[int, Field(ge=0, le=1_000_000)] = 32
-    """Number of batches that are profiled before experts are placed by popularity. A model with sample paths
-    of its training, of this length or longer, is not profiled."""
+    """Number of batches that are profiled before experts are placed by popularity. For a model with sample
+    paths of its training, of this length or longer, those count until then; with 0 batches, always."""
     batch_size: Annotated[int, Field(ge=1, le=65_536)] = 8
     """Requests of one batch, of all ranks together."""
     sequence_length: Annotated[int, Field(ge=2, le=1_048_576)] = 64

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
@@ -18,6 +19,7 @@ from executors.moe.serving.exchange import RankExchange
 from executors.moe.serving.model import ServingModel
 from executors.moe.serving.service import ExpertService, ServiceTerms, warm_up
 from schemas.experts.commands import LayerPlacement
+from solvers.experts.paths import PathProfile
 from solvers.experts.schemes import SCHEMES
 from tests.support.parallel_experts import meet
 
@@ -80,6 +82,15 @@ def terms_of(told: dict[str, Any]) -> ServiceTerms:
     )
 
 
+def trained_paths(told: dict[str, Any]) -> PathProfile | None:
+    """Sample paths of a training in which all tokens went to expert 0, if there was one."""
+    if not told.get("trained_tokens"):
+        return None
+    profile = PathProfile(told["experts"], told["layers"], told.get("length", 3))
+    profile.add(np.zeros((told["trained_tokens"], told["layers"]), np.int64))
+    return profile
+
+
 def device_of(rank: Rank) -> torch.device:
     """The CPU by default; of CUDA devices each rank has its own."""
     if rank.arguments.get("device") == "cuda":
@@ -104,7 +115,7 @@ def begin(rank: Rank, exchange: RankExchange) -> Served:
     model = ServingModel(model_of(told))
     terms = terms_of(told)
     layers = model.take_experts(terms.most_experts_per_device, device_of(rank))
-    service = ExpertService(exchange, layers, terms)
+    service = ExpertService(exchange, layers, terms, trained_paths(told))
     model.serve_by(service)
     return Served(rank.rank, rank.world, model, service)
 

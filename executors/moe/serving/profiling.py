@@ -1,6 +1,6 @@
 """Forecasts of the load of a layer's experts before its gating network has chosen, and the profile stage that
-they are made from if the model has no sample paths of its training: those of a service's first batches
-(thesis, section 4.5.2; erratum I4)."""
+they are made from: a service's first batches. Until it is over, sample paths of the model's training count,
+if it has any (thesis, section 4.5.2; erratum I4)."""
 
 from dataclasses import dataclass
 from typing import Protocol

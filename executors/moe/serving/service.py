@@ -66,7 +66,8 @@ class ExpertService:
 
     Attributes:
         passages: measurements of each layer in the last batch.
-        profiled: result of the profile stage; None while it lasts.
+        profiled: sample paths of the present forecasts: of the model's training at first, and of the profile
+            stage once that is over; None without either.
     """
 
     def __init__(
@@ -80,7 +81,8 @@ class ExpertService:
 
         Args:
             layers: in the order of a batch's pass, all with the same number of experts.
-            trained: sample paths of the model's training, instead of a profile stage (erratum I4).
+            trained: sample paths of the model's training, which count until the profile stage is over
+                (erratum I4).
 
         Raises:
             ValueError: the experts of a layer do not fit on the devices, or the paths are too long.
@@ -95,9 +97,8 @@ class ExpertService:
         self._cluster = DeviceGroup(exchange.world, terms.most_experts_per_device)
         self._history = History(len(layers), self._experts)
         self._forecast = without_forecast(self._experts)
-        profile = trained or PathProfile(self._experts, len(layers), terms.path_length)
-        batches = 0 if trained else terms.profile_batches
-        self._stage = ProfileStage(batches, profile, terms.scheme.top)
+        profile = PathProfile(self._experts, len(layers), terms.path_length)
+        self._stage = ProfileStage(terms.profile_batches, profile, terms.scheme.top)
         first = StandingPlacement.first(self._experts, self._cluster)
         self._standing = [first] * len(layers)
         self._loaded = [first.placement] * len(layers)
@@ -108,8 +109,10 @@ class ExpertService:
         self.profiled: Profiled | None = None
         for layer in range(len(layers)):
             self._hold(layer, first.placement)
-        if self._stage.is_over:
-            self._conclude_profile()
+        if trained is not None:
+            self._forecast_from(Profiled(trained, None))
+        elif self._stage.is_over:
+            self._forecast_from(self._stage.conclude())
 
     @property
     def layer_count(self) -> int:
@@ -216,7 +219,7 @@ class ExpertService:
         if not self._stage.is_over:
             self._stage.add(self._everyones_selections())
             if self._stage.is_over:
-                self._conclude_profile()
+                self._forecast_from(self._stage.conclude())
 
     def close(self) -> None:
         self._background.shutdown(cancel_futures=True)
@@ -269,9 +272,9 @@ class ExpertService:
             return without_forecast(self._experts)(layer, np.empty((0, 0), np.int64))
         return self._forecast(layer, np.stack(self._selections, axis=1))
 
-    def _conclude_profile(self) -> None:
-        self.profiled = self._stage.conclude()
-        self._forecast = forecast_of(self.profiled.profile, self._history, self._scheme)
+    def _forecast_from(self, profiled: Profiled) -> None:
+        self.profiled = profiled
+        self._forecast = forecast_of(profiled.profile, self._history, self._scheme)
 
     def _everyones_selections(self) -> Ints:
         """Return the selections (tokens, layers) of all ranks, in their order."""

@@ -97,6 +97,24 @@ def test_all_ranks_profile_the_same(run: RunRanks) -> None:
     assert all(layer["as_forecast"] is None for batch in results[0]["passages"] for layer in batch)
 
 
+def test_own_batches_replace_the_paths_of_training(run: RunRanks) -> None:
+    kept, replaced, own = (
+        served(run, 2, length=1, profile_batches=batches, trained_tokens=tokens, sizes=[8] * 3)
+        for batches, tokens in ((0, 64), (2, 64), (2, 0))
+    )
+    first = kept[0]["passages"][0]
+    assert all(layer["as_forecast"] is not None for layer in first), "known before any batch"
+    assert [layer["as_forecast"] for layer in replaced[0]["passages"][0]] == [
+        layer["as_forecast"] for layer in first
+    ]
+    assert kept[0]["paths"] != own[0]["paths"]
+    for ours, theirs in zip(replaced, own, strict=True):
+        assert (ours["paths"], ours["accuracy"]) == (theirs["paths"], theirs["accuracy"])
+    assert [layer["as_forecast"] for layer in replaced[0]["passages"][2]] == [
+        layer["as_forecast"] for layer in own[0]["passages"][2]
+    ]
+
+
 def test_thesis_scheme_revises_missed_forecasts(run: RunRanks) -> None:
     results = served(run, 2, scheme="lina", sizes=[8] * 8)
     for batch in results[0]["passages"][2:]:
