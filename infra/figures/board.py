@@ -57,8 +57,8 @@ class Board:
     last_fault: EventFaulted | None = None
     omissions: int = 0
     """Parts of records that a view could not fold, and that are not shown."""
-    last_omission: str = ""
-    """Type of the event, and the exception that was raised."""
+    last_omission: tuple[str, str, str] | None = None
+    """Types of the record and of the exception that was raised, and what the exception states."""
     first_s: float | None = None
     time_s: float | None = None
     """First and last time of the cell's clock."""
@@ -214,7 +214,7 @@ class Board:
             raise
         except Exception as error:
             self.omissions += 1
-            self.last_omission = f"{of}: {type(error).__name__}: {error}"
+            self.last_omission = of, type(error).__name__, str(error)
 
     def _add(self, zone: str) -> None:
         assert self._configuration is not None

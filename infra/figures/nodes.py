@@ -2,15 +2,17 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Literal
 
 from schemas.cells import CellConfigured, Zone
 from schemas.cells import Node as ConfiguredNode
 from schemas.changes import NodeRegistered, ZoneConfigured
 from schemas.codec import Decision, Envelope
-from schemas.decisions import NodeMoved, NodeStatusChanged, ZoneAccepted
+from schemas.decisions import NodeMoved, NodeStatus, NodeStatusChanged, ZoneAccepted
 from schemas.fleet import SignOfLife
 
-NOT_SEEN = "not seen yet"
+UNSEEN: Literal["unseen"] = "unseen"
+"""Status of a node before its first report."""
 
 
 @dataclass
@@ -24,7 +26,7 @@ class Node:
     """Zone that it serves: another one while it is lent."""
     gpu_type: str
     tariff: str
-    status: str = NOT_SEEN
+    status: NodeStatus | Literal["unseen"] = UNSEEN
     is_cordoned: bool = False
     """Whether it is cordoned, also while `status` is another."""
 
@@ -60,7 +62,7 @@ class Nodes:
             case SignOfLife() if event.node in self.by_id:
                 seen = self.by_id[event.node]
                 # The return of a lost node is a decision.
-                seen.status = "up" if seen.status == NOT_SEEN else seen.status
+                seen.status = "up" if seen.status == UNSEEN else seen.status
 
     def fold_decision(self, decision: Decision) -> None:
         """Fold a decision."""

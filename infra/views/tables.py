@@ -9,6 +9,7 @@ from rich.text import Text
 from infra.figures.board import Board
 from infra.figures.jobs import JobTimeline
 from infra.figures.loans import holdings
+from infra.figures.nodes import UNSEEN, Node
 from infra.figures.summary import Summary
 from infra.text import counted, units, written
 from infra.views.figures import headline, job_cells, node_cells, summary_rows, zone_rows
@@ -48,8 +49,8 @@ def _fault_lines(board: Board) -> Iterator[Text]:
     if fault is not None:
         last = f"the last one {plain(fault.event_id)} ({fault.event_type}): {sentence(fault)}"
         yield Text(f"{board.faults} events faulted, {last}", "red")
-    if board.omissions:
-        last = plain(board.last_omission)
+    if board.last_omission is not None:
+        last = plain(": ".join(board.last_omission))
         yield Text(f"{board.omissions} records are not shown in full, the last one {last}", "red")
 
 
@@ -103,11 +104,17 @@ def _node_table(board: Board) -> Table:
             node.node,
             node.zone if node.zone == node.owner else f"{node.zone}, lent by {node.owner}",
             node.gpu_type,
-            Text(node.status, "red" if node.status == "down" else ""),
+            _status(node),
             *(cells.get(column, "–") for column in columns),
             ", ".join(running.get(node.node, ())) or "–",
         )
     return table
+
+
+def _status(node: Node) -> Text:
+    if node.status == UNSEEN:
+        return Text("not seen yet")
+    return Text(node.status, "red" if node.status == "down" else "")
 
 
 def _job_table(board: Board, jobs: Sequence[JobTimeline]) -> Table:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from infra.figures.board import Board
-from infra.figures.nodes import NOT_SEEN, Node
+from infra.figures.nodes import UNSEEN, Node
 from infra.figures.summary import summarise
 from schemas.base import HOURS_PER_DAY, Outcome
 from schemas.cells import GpuType, Tariff
@@ -173,7 +173,7 @@ class TestNodes:
         bench.send(online("a1"), heard("a2"))
         board, *_ = boards(bench)
         statuses = {name: found.status for name, found in board.nodes.by_id.items()}
-        assert statuses == {"a1": "up", "a2": "up", "b1": NOT_SEEN}
+        assert statuses == {"a1": "up", "a2": "up", "b1": UNSEEN}
 
 
 class TestZones:
