@@ -55,9 +55,16 @@ class VirtualTuner:
     Accuracies are measured at the ends of epochs, where jobs reach their targets, and at the last iteration.
     """
 
-    def __init__(self, cell: str, pace: float, truth: Truth | None = None) -> None:
+    def __init__(self, cell: str, pace: float, truth: Truth | None = None, release_s: float = 0.0) -> None:
+        """Make the runner.
+
+        Args:
+            release_s: time from the command that releases a task to the report of its end, in which its
+                checkpoint is written and nothing is trained (s).
+        """
         self._cell = cell
         self._pace = pace
+        self._release_s = release_s
         self._truth: Truth = SyntheticTruth() if truth is None else truth
         self._jobs: dict[str, _Progress] = {}
         self._tasks: dict[str, _Running] = {}
@@ -269,7 +276,10 @@ class VirtualTuner:
                 continue
             place = self._place(task.command, order.run_id, order.job_id)
             samples, node_s = self._samples(order), max(time_s - task.began_s, 0.0)
-            yield time_s, RunProgressed(**place, samples_done=samples, node_s=node_s, complete=True)
+            yield (
+                time_s + self._release_s,
+                RunProgressed(**place, samples_done=samples, node_s=node_s, complete=True),
+            )
 
     def _is_present(self, task: _Running) -> bool:
         return self._tasks.get(task.command.task_id) is task
