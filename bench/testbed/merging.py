@@ -111,5 +111,5 @@ class MergingTestbed:
         merged."""
         constants = measured_constants(steps, job_ids)
         truth = ObservedTruth.of(steps, job_ids, constants)
-        tuner = VirtualTuner(CELL, 1.0, truth)
+        tuner = VirtualTuner(CELL, 1.0, truth, constants.release_s)
         return Calibrated(vars(constants), {TaskAssigned.RUNNER: tuner}, constants.solve_s)

@@ -10,8 +10,8 @@ import numpy as np
 
 from infra.simulation.simulator import Step
 from schemas.commands import Command
-from schemas.fleet import RunFinished, RunStarted
-from schemas.merging.commands import ProfileOrdered, TaskAssigned
+from schemas.fleet import RunFinished, RunProgressed, RunStarted
+from schemas.merging.commands import ProfileOrdered, TaskAssigned, TaskReleased
 from schemas.merging.reports import TaskEvaluated, TaskProfiled
 from schemas.solves import SolveFinished, SolveRequested
 
@@ -28,6 +28,7 @@ class TuningConstants:
             last step to the report.
         cold_s: the same on nodes that have not.
         profile_s: time of a profile run besides its steps and that time.
+        release_s: time from the command that releases a task to the report of its end.
         solve_s: time from the request of a solve to its answer.
     """
 
@@ -37,6 +38,7 @@ class TuningConstants:
     warm_s: float
     cold_s: float
     profile_s: float
+    release_s: float
     solve_s: float
 
     def step_s(self, gpus: int) -> float:
@@ -70,16 +72,14 @@ def measured_constants(steps: Sequence[Step], job_ids: frozenset[str]) -> Tuning
     """Measure the constants by some jobs.
 
     Raises:
-        ValueError: no task of theirs was evaluated twice, or none completed a job that it trained alone.
+        ValueError: no task of theirs was evaluated twice.
     """
     fixed_s, shared_s = _step_times(_intervals(steps, job_ids))
     beside_s: defaultdict[tuple[bool, bool], list[float]] = defaultdict(list)
     for work in _works(steps, job_ids):
         beside_s[work.is_profile, work.was_warm].append(work.beside_s(fixed_s, shared_s))
     tasks = beside_s[False, True] or beside_s[False, False]
-    if not tasks:
-        raise ValueError("no job was trained alone to its end: nothing to calibrate by")
-    warm_s = max(fmean(tasks), 0.0)
+    warm_s = max(fmean(tasks), 0.0) if tasks else 0.0
     warm, cold = (beside_s[True, was_warm] for was_warm in (True, False))
     return TuningConstants(
         step_fixed_s=fixed_s,
@@ -88,6 +88,7 @@ def measured_constants(steps: Sequence[Step], job_ids: frozenset[str]) -> Tuning
         warm_s=warm_s,
         cold_s=warm_s + (max(fmean(cold) - fmean(warm), 0.0) if warm and cold else 0.0),
         profile_s=max(fmean(warm or cold or [warm_s]) - warm_s, 0.0),
+        release_s=_release_s(steps, job_ids),
         solve_s=_solve_s(steps),
     )
 
@@ -135,6 +136,19 @@ def _exchange_s(steps: Sequence[Step], job_ids: frozenset[str]) -> float:
         and run.step.gpus > 1
     ]
     return fmean(exchanges_s) if exchanges_s else 0.0
+
+
+def _release_s(steps: Sequence[Step], job_ids: frozenset[str]) -> float:
+    released_s: dict[str, float] = {}
+    took_s = []
+    for step in steps:
+        for decision in step.decisions:
+            if isinstance(release := decision.outcome, TaskReleased):
+                released_s |= {job_id: step.time_s for job_id in release.job_ids if job_id in job_ids}
+        run = step.entry.envelope.event
+        if isinstance(run, RunProgressed) and run.complete and run.job_id in released_s:
+            took_s.append(step.time_s - released_s.pop(run.job_id))
+    return fmean(took_s) if took_s else 0.0
 
 
 def _works(steps: Sequence[Step], job_ids: frozenset[str]) -> list[_Work]:

@@ -4,7 +4,6 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from bench.testbed.tuning_times import TuningConstants
 from infra.simulation.merging.truth import AccuracyAfter, ProfileTruth
@@ -16,21 +15,22 @@ from schemas.merging.reports import MeasuredStep, TaskEvaluated, TaskProfiled
 from schemas.merging.workload import TuningWorkload
 
 Curve = Mapping[float, float]
-"""Mean accuracy by epochs."""
+"""Accuracy by epochs of one job, ascending."""
 _Key = tuple[str, str | None, str]
 """Dataset, dataset of the donor if there is one, and phase of an evaluation."""
 
 
 @dataclass(frozen=True)
 class ObservedTruth:
-    """Jobs by the mean accuracies of others on the same data, alone or after the same donor; see `Truth`.
+    """Jobs that each learn as one of the others on the same data did, alone or after the same donor; see
+    `Truth`. A mean of them would leave out those that have met their targets.
 
     A receiver whose donor's data was not seen before its own learns as after other donors; without any, as
     alone.
     """
 
     constants: TuningConstants
-    curves: Mapping[_Key, Curve]
+    curves: Mapping[_Key, Sequence[Curve]]
     profiles: Mapping[str, TaskProfiled]
     """A profile run of each dataset."""
 
@@ -38,10 +38,11 @@ class ObservedTruth:
     def of(
         cls, steps: Sequence[Step], job_ids: frozenset[str], constants: TuningConstants
     ) -> "ObservedTruth":
-        """Read the curves of some jobs from a log."""
+        """Read the curves of some jobs from a log, and the profile runs of all, which are few: one of each
+        kind."""
         data: dict[str, str] = {}
         donors: dict[str, str] = {}
-        seen: defaultdict[_Key, defaultdict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+        seen: defaultdict[_Key, defaultdict[str, dict[float, float]]] = defaultdict(lambda: defaultdict(dict))
         profiles: dict[str, TaskProfiled] = {}
         for step in steps:
             for decision in step.decisions:
@@ -51,16 +52,13 @@ class ObservedTruth:
             match step.entry.envelope.event:
                 case JobSubmitted(workload=TuningWorkload() as workload) as job:
                     data[job.job_id] = workload.dataset.path
-                case TaskProfiled() as run if run.job_id in job_ids:
+                case TaskProfiled() as run:
                     profiles.setdefault(data[run.job_id], run)
                 case TaskEvaluated() as run if run.job_id in job_ids:
                     donor_id = donors.get(run.run_id)
                     key = data[run.job_id], None if donor_id is None else data[donor_id], run.phase
-                    seen[key][run.epochs].append(run.accuracy)
-        curves = {
-            key: {epochs: fmean(values) for epochs, values in sorted(curve.items())}
-            for key, curve in seen.items()
-        }
+                    seen[key][run.job_id][run.epochs] = run.accuracy
+        curves = {key: [dict(sorted(curve.items())) for curve in jobs.values()] for key, jobs in seen.items()}
         return cls(constants, curves, profiles)
 
     def profile(self, workload: TuningWorkload, iterations: int) -> ProfileTruth:
@@ -78,7 +76,7 @@ class ObservedTruth:
 
     def alone(self, workload: TuningWorkload) -> AccuracyAfter:
         """See `Truth`."""
-        return _after(self.curves.get((workload.dataset.path, None, "own"), {}))
+        return _after(_chosen(self.curves.get((workload.dataset.path, None, "own"), ()), workload))
 
     def merged(self, mode: MergeMode, workload: TuningWorkload, partner: TuningWorkload) -> AccuracyAfter:
         """See `Truth`."""
@@ -86,17 +84,17 @@ class ObservedTruth:
             return self.alone(workload)
         own = workload.dataset.path
         seen = {
-            donor: curve
-            for (receiver, donor, phase), curve in self.curves.items()
+            donor: curves
+            for (receiver, donor, phase), curves in self.curves.items()
             if receiver == own and donor is not None and phase == "own"
         }
-        curve = seen.get(partner.dataset.path) or next(iter(seen.values()), None)
-        return self.alone(workload) if curve is None else _after(curve)
+        curves = seen.get(partner.dataset.path) or next(iter(seen.values()), None)
+        return self.alone(workload) if curves is None else _after(_chosen(curves, workload))
 
     def as_receiver(self, workload: TuningWorkload, donor: TuningWorkload) -> AccuracyAfter | None:
         """See `Truth`."""
-        curve = self.curves.get((workload.dataset.path, donor.dataset.path, "donor"))
-        return None if not curve else _after(curve)
+        curves = self.curves.get((workload.dataset.path, donor.dataset.path, "donor"))
+        return None if not curves else _after(_chosen(curves, workload))
 
     def step(self, workload: TuningWorkload, placement: tuple[int, ...]) -> MeasuredStep:
         """See `Truth`."""
@@ -115,6 +113,22 @@ class ObservedTruth:
         """See `Truth`."""
         del workload, is_prewarmed  # a part of the measured time
         return self.constants.warm_s if is_warm else self.constants.cold_s
+
+
+def _chosen(curves: Sequence[Curve], workload: TuningWorkload) -> Curve:
+    """Choose a curve by the job's seed, of those that meet its target or are long enough to show that it is
+    not met, if there are any."""
+    if not curves:
+        return {}
+    accuracy = workload.target.accuracy
+    last = workload.target.most_iterations / workload.iterations_per_epoch
+    telling = [
+        curve
+        for curve in curves
+        if max(curve) >= last or (accuracy is not None and max(curve.values()) >= accuracy)
+    ]
+    among = telling or curves
+    return among[workload.hyperparameters.seed % len(among)]
 
 
 def _after(curve: Curve) -> AccuracyAfter:

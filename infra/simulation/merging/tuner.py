@@ -57,8 +57,15 @@ class VirtualTuner(VirtualReports):
     Accuracies are measured at the ends of epochs, where jobs reach their targets, and at the last iteration.
     """
 
-    def __init__(self, cell: str, pace: float, truth: Truth | None = None) -> None:
+    def __init__(self, cell: str, pace: float, truth: Truth | None = None, release_s: float = 0.0) -> None:
+        """Make the runner.
+
+        Args:
+            release_s: time from the command that releases a task to the report of its end, in which its
+                checkpoint is written and nothing is trained (s).
+        """
         super().__init__(cell, pace)
+        self._release_s = release_s
         self._truth: Truth = SyntheticTruth() if truth is None else truth
         self._jobs: dict[str, _Progress] = {}
         self._finished_workloads: dict[str, TuningWorkload] = {}
@@ -276,7 +283,10 @@ class VirtualTuner(VirtualReports):
                 continue
             place = self._run_of(task.command, order)
             samples, node_s = self._samples(order), max(time_s - task.began_s, 0.0)
-            yield time_s, RunProgressed(**place, samples_done=samples, node_s=node_s, complete=True)
+            yield (
+                time_s + self._release_s,
+                RunProgressed(**place, samples_done=samples, node_s=node_s, complete=True),
+            )
 
     def _epoch_s(self, orders: list[JobOrder], placement: tuple[int, ...]) -> dict[str, float]:
         """Return the seconds of an epoch of each job's own data; for two jobs in one run, a step has one of

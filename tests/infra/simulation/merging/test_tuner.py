@@ -24,8 +24,8 @@ ZONE = "z"
 class Nodes:
     """Nodes' reports to the commands that they get."""
 
-    def __init__(self) -> None:
-        self.tuner = VirtualTuner(CELL, 1.0)
+    def __init__(self, release_s: float = 0.0) -> None:
+        self.tuner = VirtualTuner(CELL, 1.0, release_s=release_s)
         self.queue = EventQueue()
         self.time_s = 0.0
 
@@ -105,6 +105,18 @@ def test_job_ends_at_last_iteration_within_epoch():
     assert evaluated(reports)[-3:] != [], "the other job goes on"
     ends = {each.job_id: each.samples_done for each in reports if isinstance(each, RunFinished)}
     assert ends == {"a": 150 * 8, "b": 300 * 8}
+
+
+def test_released_task_reports_its_end_later():
+    nodes, command = Nodes(release_s=4.0), assigned("a")
+    nodes.tell(command)
+    nodes.run(52.0)
+    nodes.tell(released(command))
+    assert nodes.run(55.9) == []
+    (end,) = nodes.run(1_000.0)
+    assert isinstance(end, RunProgressed)
+    assert end.complete
+    assert 0 < end.samples_done < 52 / 0.2 * 8, "of the time before the command"
 
 
 def profiled(
