@@ -134,8 +134,10 @@ def consistent(configuration: dict[str, Any]) -> dict[str, Any]:
 
 
 def _consistent_tuning(workload: dict[str, Any]) -> None:
-    """Accuracy, and whether a merge helps, are measured on validation data."""
+    """Accuracy, and whether a merge helps, are measured on validation data; reuse needs sharing."""
     if workload.get("kind") == "tuning":
+        if not workload.get("sharing", True):
+            workload.pop("reusable", None)
         workload["validation_path"] = workload.get("validation_path") or "validation.jsonl"
 
 
