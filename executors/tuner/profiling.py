@@ -13,9 +13,10 @@ import torch
 from executors.gang.faults import write_note
 from executors.gang.folder import JobFolder
 from executors.gang.meeting import PeerFailedError, PeerLostError
-from executors.gang.reports import reportable, run_fields
+from executors.gang.reports import run_fields
 from executors.lora.base_model import SharedBase
 from executors.lora.faults import described
+from executors.node.losses import reportable
 from executors.tuner.data import Loader
 from executors.tuner.embedding import Embeddings, embed
 from executors.tuner.evaluating import accuracy_of
