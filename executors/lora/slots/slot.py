@@ -3,13 +3,13 @@
 from collections.abc import Callable, Collection
 from typing import Literal, TypeVar
 
-from executors.gang.folder import result_path
 from executors.lora.faults import UpdateError, is_permanent, raise_if_device_is_lost
 from executors.lora.slots.checkpoints import FinishedRun, RunProgress, SavedRun
 from executors.lora.slots.runs import SlotRun, SlotRunReports, task_of
 from executors.lora.slots.steps import FusedSteps
 from executors.lora.slots.workshop import Workshop
 from executors.node.checkpoints import Checkpoint, StaleWriterError
+from executors.node.places import result_path
 from executors.node.room import NoRoomError
 from executors.node.runner import Activity
 from schemas.fleet import FleetEvent

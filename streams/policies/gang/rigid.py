@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from schemas.base import Outcome
 from schemas.facts import Facts
 from streams.cell.nodes import NodeChange
 from streams.policies.gang.gangs import R
@@ -97,13 +96,13 @@ class RigidGangs(SingleJobGangs[S, R]):
         self._begin_generation(job, job.generation + 1, members)
         why = self._why(job, "resumed" if job.generation > 1 else "started")
         self._outcomes.add(self._changed(job, 0, why))
-        self._outcomes.extend(self._assigned(job))
+        self._order_start(job)
         self.note(job)
         return True
 
     @abstractmethod
-    def _assigned(self, job: S) -> Iterable[Outcome]:
-        """Yield the decisions that carry out the start of a job: the orders to its members, and what precedes
+    def _order_start(self, job: S) -> None:
+        """Add the decisions that carry out the start of a job: the orders to its members, and others before
         them."""
 
     def _release_node(self, job: S, node: str) -> None:

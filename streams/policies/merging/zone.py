@@ -154,7 +154,7 @@ class MergingZone(GangZone[TuningJob, TaskChangeReason]):
             **super().describe(),
             "tasks": {id: task.describe() for id, task in self._runs.all.items()},
             "nodes": self._gpus.describe(),
-            "turns": self._runs.turns.state(),
+            "turns": self._runs.turns.numbers,
             "library": [asdict(adapter) for adapter in self._runs.library.adapters],
             **self._planning.describe(),
             "knowledge": self._knowledge.describe(),
@@ -184,7 +184,7 @@ class MergingZone(GangZone[TuningJob, TaskChangeReason]):
         self._runs.speeds.restore(state["speeds"])
         self._planning.restore(state["planning"])
         self._runs.has_changed = state["has_changed"]
-        self._runs.turns.restore(state["turns"])
+        self._runs.restore_turns(state["turns"])
         self._runs.library.restore(state["library"])
 
     def _configure(self, context: ZoneContext) -> None:
