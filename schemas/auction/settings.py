@@ -41,6 +41,7 @@ class OpeningPrices(Record):
 class MarketPolicy(PolicySettings):
     """A policy that plans slots of nodes ahead, over the zone's horizon."""
 
+    takes_profiles: ClassVar = True
     # Omitted if it is the default, so that a configuration written before it was added keeps its bytes.
     deliveries: Annotated[Deliveries | None, Field(exclude_if=lambda deliveries: deliveries is None)] = None
     """Conditions of deliveries. With them, the zone orders pre-processing from the vendor of a plan, trains
@@ -226,6 +227,8 @@ class NoMergingPolicy(MarketPolicy):
 class TitanPolicy(MarketPolicy):
     """Titan: a vendor at random, one mixed-integer program per slot over the bids that arrived in it."""
 
+    # A bid's demand is computed again when its batch is decided, and profiles may have changed by then.
+    takes_profiles: ClassVar = False
     kind: Literal["titan"]
     time_limit_s: Annotated[float, Field(ge=LEAST_S, le=86_400)] = 60.0
     """Time after which the best plan so far counts."""

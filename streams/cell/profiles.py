@@ -224,8 +224,9 @@ class ZoneProfiles:
 
 def refusal(event: ProfileReported, zone: Zone) -> Facts | None:
     """Return why a published profile does not count in its zone, with a `case`; None if it counts."""
-    is_shared = zone.policy.shares_base_model
-    if is_shared and event.key.base_model != zone.base_model:
+    if not zone.policy.takes_profiles:
+        return {"case": "takes_no_profiles", "zone": zone.id, "policy": zone.policy.kind}
+    if zone.policy.shares_base_model and event.key.base_model != zone.base_model:
         return {
             "case": "other_base_model",
             "zone": zone.id,
@@ -237,8 +238,7 @@ def refusal(event: ProfileReported, zone: Zone) -> Facts | None:
         gpu = types.get(point.gpu_type)
         if gpu is None:
             return {"case": "unknown_gpu_type", "zone": zone.id, "gpu_type": point.gpu_type}
-        # Without a shared base model, speeds of GPU types are only relative to each other.
-        if is_shared and point.samples_per_s > gpu.samples_per_s * point.nodes:
+        if point.samples_per_s > gpu.samples_per_s * point.nodes:
             return {
                 "case": "faster_than_node",
                 "gpu_type": gpu.name,

@@ -24,8 +24,8 @@ NOTICE_S = 120.0
 GPUS = 4
 """GPUs of each server."""
 GPU_TYPES = (
-    GpuType(name="V100", samples_per_s=4.0, memory_gib=128.0, gpus=GPUS),
-    GpuType(name="T4", samples_per_s=4.0 / 3, memory_gib=64.0, gpus=GPUS),
+    GpuType(name="V100", samples_per_s=400.0, memory_gib=128.0, gpus=GPUS),
+    GpuType(name="T4", samples_per_s=400.0 / 3, memory_gib=64.0, gpus=GPUS),
 )
 
 

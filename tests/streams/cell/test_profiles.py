@@ -5,13 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.views.words import describe
+from schemas.auction.settings import TitanPolicy
 from schemas.cells import BaseDimensions, ThroughputRow
 from schemas.decisions import EventIgnored, JobAdmitted
 from schemas.fleet import RunProgressed
 from schemas.lora import LoraHyperparameters
+from schemas.merging.settings import MergingPolicy
 from schemas.profiles import MeasuredSteps, ProfileAccepted, ProfileKey, ProfilePoint, ProfileReported
 from solvers.auction.market.demand import least_memory_gib
 from streams.cell.cell import Cell
+from streams.policies.inference.kind import InferencePolicy
 from tests.support.cells import CheckedBench, ask, bid, nodes_by_slot, started, tick, zone
 
 SHAPE = {"rank": 8, "target_modules": ("q_proj", "v_proj"), "precision": "bfloat16"}
@@ -113,6 +116,15 @@ def test_impossible_profile_is_ignored(changes, case):
     assert isinstance(ignored, EventIgnored)
     assert (ignored.reason, ignored.facts["case"]) == ("profile_refused", case)
     assert speed(bench) is None
+
+
+@pytest.mark.parametrize("policy", [TitanPolicy(kind="titan"), MergingPolicy(), InferencePolicy()])
+def test_zone_without_use_for_profiles_refuses_them(policy):
+    (fast, _), nodes = zone().gpu_types, zone().nodes[:2]
+    bench = CheckedBench.configured(zones=(zone(policy=policy, gpu_types=(fast,), nodes=nodes),))
+    (ignored,) = bench.send(report())
+    assert (ignored.reason, ignored.facts["case"]) == ("profile_refused", "takes_no_profiles")
+    assert describe(ignored) != []
 
 
 def test_three_other_users_count_before_offline():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.base import Event, Outcome
-from schemas.decisions import JobAdmitted, JobQuoted
+from schemas.decisions import EventIgnored, JobAdmitted, JobQuoted
 from schemas.elastic.commands import WorkersAssigned
 from schemas.elastic.outcomes import ElasticForecast, JobProfiled, JobResized, QueuedJob
 from schemas.elastic.staffing import ZoneStaffed
@@ -193,6 +193,21 @@ def test_published_profile_counts_until_measured() -> None:
     known = quote(rounds.bench)
     assert known.speed_from == "measured"
     assert known.latest_end_s - known.start_s > 1_000.0
+
+
+def test_profile_faster_than_a_node_is_refused() -> None:
+    rounds = Rounds()
+    key = ProfileKey(
+        base_model="models/tiny", sequence_tokens=64, rank=0, target_modules=(), precision="float32"
+    )
+    point = ProfilePoint(
+        gpu_type="V100", micro_batch_size=4_096, step_s=4_096 / 1e6, tokens_per_sample=40.0, steps=10
+    )
+    event = ProfileReported(cell=CELL, zone=ZONE, profiler="lab", key=key, points=(point,))
+    (ignored,) = rounds.bench.send(event)
+    assert isinstance(ignored, EventIgnored)
+    assert (ignored.reason, ignored.facts["case"]) == ("profile_refused", "faster_than_node")
+    assert quote(rounds.bench).speed_from == "assumed"
 
 
 def test_waiting_jobs_of_a_kind_learn_from_first() -> None:
