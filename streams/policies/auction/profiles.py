@@ -67,7 +67,7 @@ def measure(
         steps is None
         or steps.micro_batch_size != batch
         or steps.precision != key.precision
-        or sequence_class(steps.tokens_per_sample) != key.sequence_tokens
+        or not steps.has_length_of(workload.hyperparameters.sequence_length)
     ):
         return
     reading = Reading(
