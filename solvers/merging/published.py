@@ -19,8 +19,9 @@ import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from schemas.merging.estimates import MergeMode
 from solvers.merging.loss_curve import LossCurve
-from solvers.merging.pairs import GainOutcome, MergeMode
+from solvers.merging.pairs import GainOutcome
 
 THRESHOLD: Final = 0.001
 """Threshold of Eq. 2: a decrement of the normalised loss that is worth no further iteration."""

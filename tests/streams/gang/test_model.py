@@ -95,7 +95,9 @@ class PlainGangs(SingleJobGangs[CountedGang, str]):
 class History:
     """A random history of one job, and its specification."""
 
-    def __init__(self, rng: random.Random, gang: type[CountedGang]) -> None:
+    def __init__(
+        self, rng: random.Random, gang: type[CountedGang], gangs: type[PlainGangs] = PlainGangs
+    ) -> None:
         self.rng = rng
         self.time_s = 0.0
         self.live = LiveBytes(10**9)
@@ -111,7 +113,7 @@ class History:
             self.outcomes,
             ZoneProfiles(ProfileStore(), "z"),
         )
-        self.gangs = PlainGangs(context)
+        self.gangs = gangs(context)
         self.orders = self.gangs.orders
         self.orders.timeout_s = TIMEOUT_S
         self.orders.advance(0.0)
