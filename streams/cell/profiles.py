@@ -101,7 +101,8 @@ class ProfileStore:
     3. unconfirmed ones, which no other writer has in this configuration of the kind;
     4. all but the new one.
 
-    So neither a writer nor many of them displace the readings that agree on another kind of jobs.
+    So a writer never displaces confirmed readings of others, nor do many with one reading each. Many that
+    confirm each other on ever new kinds could.
     """
 
     def __init__(self, limit: int = MAX_PROFILE_READINGS) -> None:
