@@ -243,7 +243,9 @@ class SlotRuns:
             raise RuntimeError(f"the node holds base model {held}, not {wanted}")
         task = task_of(order)
         saved = None if newest is None else self._workshop.checkpoints.restore(newest)
-        self._workshop.engine.attach(task, None if saved is None else saved.state, order.delivery)
+        self._workshop.engine.attach(
+            task, None if saved is None else saved.state, order.delivery, order.source
+        )
         samples_done = base_samples = self._workshop.engine.samples_done(order.job_id)
         if saved is not None and saved.slot == self.assignment.slot:
             # The slot began before this process did.
