@@ -57,7 +57,13 @@ def test_elastic_job_spreads_to_lent_server_and_returns(fleet: Fleet) -> None:
     fleet.assert_proven()
 
 
-UNKNOWN: dict[str, Any] = {"samples_per_s": None, "max_workers": 2, "heterogeneous": True}
+UNKNOWN: dict[str, Any] = {
+    "samples_per_s": None,
+    "max_workers": 2,
+    "heterogeneous": True,
+    # Shorter sequences than those of the other jobs, whose steps are of another kind.
+    "hyperparameters": {"global_batch_size": 8, "micro_batch_size": 4, "sequence_length": 32},
+}
 
 
 def quote(fleet: Fleet, quote_id: str) -> ElasticForecast:

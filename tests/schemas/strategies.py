@@ -5,6 +5,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from schemas.auction.settings import BOUNDS
 from schemas.elastic.settings import MAX_SLOWNESS
 from schemas.merging.commands import JOBS_PER_MODE
 from schemas.registry import DECISION_TYPES, EVENT_TYPES
@@ -102,6 +103,9 @@ def consistent_zone(zone: dict[str, Any], number: int = 0) -> None:
         node |= {"id": f"node-{number}-{index}", "gpu_type": "gpu-0", "tariff": "tariff-0"}
     if zone["policy"]["kind"] == "merging":
         zone["gpu_types"] = zone["gpu_types"][:1]
+    if zone["policy"]["kind"] == "pdftsp" and not all(zone["policy"].get(name) for name in BOUNDS):
+        for name in (*BOUNDS, "steepness"):
+            zone["policy"].pop(name, None)
     for row in zone.get("throughput", ()):
         row["gpu_type"] = "gpu-0"
     if "reference_gpu_type" in zone["policy"]:
