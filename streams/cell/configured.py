@@ -11,7 +11,7 @@ from schemas.clock import ClockTicked
 from schemas.codec import Envelope
 from schemas.commands import RunDisowned
 from schemas.decisions import EventIgnored, IgnoredReason, JobQuoted, JobRejected, RejectionReason
-from schemas.facts import NO_FACTS, Fact, Facts
+from schemas.facts import NO_FACTS, Fact, Facts, quoted
 from schemas.fleet import (
     CommandRefused,
     FleetEvent,
@@ -141,7 +141,7 @@ class ConfiguredCell:
         """Return the decisions on an event, in order. Its steps are those of step 4 of `Cell.handle`."""
         # 4.1. Ignore an event that has been decided.
         if not self._recent.note(writer_of(envelope.event), envelope.id):
-            facts: Facts = {"event_id": envelope.id, "writer": writer_of(envelope.event)}
+            facts: Facts = {"event_id": quoted(envelope.id), "writer": writer_of(envelope.event)}
             self._outcomes.add(EventIgnored(reason="duplicate_event", facts=facts))
             return self._outcomes.drain()
         # 4.2. Pass it to the part of the cell that it is for.

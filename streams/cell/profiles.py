@@ -8,7 +8,7 @@ from statistics import median, median_high
 from typing import Any, Literal, NamedTuple, Self
 
 from schemas.cells import MAX_PROFILE_READINGS, Zone
-from schemas.facts import Facts
+from schemas.facts import Facts, quoted
 from schemas.profiles import MeasuredSteps, ProfileKey, ProfileReported
 from solvers.common.interpolation import interpolated
 
@@ -229,7 +229,7 @@ def refusal(event: ProfileReported, zone: Zone) -> Facts | None:
         return {
             "case": "other_base_model",
             "zone": zone.id,
-            "base_model": event.key.base_model,
+            "base_model": quoted(event.key.base_model),
             "zone_base_model": zone.base_model,
         }
     types = {gpu.name: gpu for gpu in zone.gpu_types}

@@ -16,7 +16,7 @@ from schemas.auction.deliveries import (
 from schemas.auction.settings import MarketPolicy
 from schemas.base import Event
 from schemas.decisions import EventIgnored
-from schemas.facts import Facts
+from schemas.facts import Facts, quoted
 from schemas.fleet import RunFailed
 from schemas.lora import LoraWorkload
 from solvers.auction.market.demand import UnjudgeableError
@@ -156,7 +156,7 @@ class Vendors:
             self._deliver(job, order, event)
         elif isinstance(event, PreprocessingFailed):
             dataset = job.workload.dataset
-            facts: Facts = {"path": dataset.path, "declared_samples": dataset.samples}
+            facts: Facts = {"path": quoted(dataset.path), "declared_samples": dataset.samples}
             self._close(job, order, event.reason, facts)
 
     def _deliver(self, job: PlannedJob, order: VendorOrder, event: PreprocessingDelivered) -> None:
@@ -185,7 +185,7 @@ class Vendors:
         """End an order without payment, and the job if its data are at fault or no other vendor can do it."""
         self._book.close_order(job, order, reason, facts)
         path = job.workload.dataset.path
-        about: Facts = {"vendor": order.vendor, "path": path}
+        about: Facts = {"vendor": order.vendor, "path": quoted(path)}
         if reason == "more_data_than_ordered":
             declared = {"declared_samples": job.workload.dataset.samples}
             self._book.end_at_fault(job, "dataset_size_misstated", {"case": "by_vendor", **about, **declared})
