@@ -241,11 +241,12 @@ class ConfiguredCell:
         if kind is None:
             return "unknown_zone", {"zone": event.zone}
         if type(event.workload) not in kind.workloads:
-            taken = tuple(map(kind_of, kind.workloads))
-            return "workload_not_taken", {"workload": event.workload.kind, "taken": taken}
+            supported = tuple(map(kind_of, kind.workloads))
+            return "workload_not_supported", {"workload": event.workload.kind, "supported": supported}
         terms = kind.terms if isinstance(event, JobSubmitted) else kind.quoted_terms
         if type(event.terms) not in terms:
-            return "terms_not_taken", {"terms": event.terms.kind, "taken": tuple(map(kind_of, terms))}
+            supported = tuple(map(kind_of, terms))
+            return "terms_not_supported", {"terms": event.terms.kind, "supported": supported}
         return None
 
     def _withdraw(self, event: JobWithdrawalRequested) -> None:
@@ -335,7 +336,7 @@ class ConfiguredCell:
         for zone in takers:
             zone.apply(event)
         if not takers:
-            self._ignore("no_zone_takes_it", event_type=event.TYPE)
+            self._ignore("event_not_supported", event_type=event.TYPE)
 
 
 def refused(

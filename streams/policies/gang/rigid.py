@@ -139,12 +139,12 @@ class RigidZone(GangZone[S, R]):
                 "jobs": len(too_large),
                 "job_id": too_large[0].job_id,
                 "ranks": too_large[0].ranks,
-                "own_devices": room,
+                "own_gpus": room,
             }
         for node, count in gpus.nodes.items():
             held = self._gangs.held_on(node)
             if held > count:
-                return {"case": "devices_in_use", "node": node, "devices": count, "held_devices": held}
+                return {"case": "gpus_in_use", "node": node, "gpus": count, "held_gpus": held}
         return None
 
     def describe(self) -> dict[str, Any]:
@@ -159,7 +159,7 @@ class RigidZone(GangZone[S, R]):
 
     def _refusal(self, gang: S) -> tuple[str, Facts] | None:
         room = self._own_gpus - sum(self._own.get(node, 0) for node in self._leaving)
-        facts: Facts = {"ranks": gang.ranks, "own_devices": room}
+        facts: Facts = {"ranks": gang.ranks, "own_gpus": room}
         return ("larger_than_the_zone", facts) if gang.ranks > room else None
 
     def _needed(self, nodes: Iterable[str]) -> Iterator[str]:
