@@ -50,12 +50,12 @@ class Table:
 
     name: str
     rows: Sequence[Mapping[str, Value]]
-    """Values by column; all rows have the columns of the first."""
+    """Values by column; a row may lack some."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns in their order."""
-        return tuple(self.rows[0]) if self.rows else ()
+        """Columns in the order in which they first occur."""
+        return tuple(dict.fromkeys(name for row in self.rows for name in row))
 
 
 @dataclass(frozen=True)

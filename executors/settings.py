@@ -1,14 +1,15 @@
 """The settings that runners share: environment variables `MILLRACE_*`, besides those of their node."""
 
+import socket
 from pathlib import Path
 from typing import Annotated
 
+import psutil
 from platformdirs import user_data_path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from executors.devices import Device
-from executors.gang.network import interface_of
 from executors.node.runner import UnfitError
 from schemas.kafka_connection import ENVIRONMENT_PREFIX
 from schemas.services import SHORTEST_S, Host
@@ -116,3 +117,16 @@ class JobSettings(GangSettings):
 def _check_folder(name: str, folder: Path) -> None:
     if not folder.is_dir():
         raise UnfitError(f"{name} {folder} is not a folder")
+
+
+def interface_of(host: str) -> str:
+    """Return the network interface of this machine that has the address of `host`.
+
+    Raises:
+        OSError: no such host exists, or it is another machine.
+    """
+    address = socket.gethostbyname(host)
+    for interface, addresses in sorted(psutil.net_if_addrs().items()):
+        if any(address == entry.address for entry in addresses):
+            return interface
+    raise OSError(f"worker host {host}: no network interface here has the address {address}")

@@ -159,6 +159,8 @@ class PolicySettings(Kinded):
     shares_base_model: ClassVar[bool] = True
     """Whether the zone's jobs share its base model, which every node must hold; otherwise they have their own
     models."""
+    takes_profiles: ClassVar[bool] = False
+    """Whether published profiles count for the jobs of the zone."""
 
     def faults(self, zone: "Zone") -> Iterator[Fault]:  # noqa: ARG002
         """Yield the faults of a zone's configuration for this policy."""

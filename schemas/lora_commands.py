@@ -4,7 +4,17 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from schemas.base import Gib, Identifier, PositiveSamples, Record, RunId, Samples, Slot, UnixTime
+from schemas.base import (
+    Gib,
+    Identifier,
+    PositiveSamples,
+    Record,
+    RelativePath,
+    RunId,
+    Samples,
+    Slot,
+    UnixTime,
+)
 from schemas.commands import Command
 from schemas.lora import Dataset, Delivery, LoraHyperparameters
 
@@ -38,6 +48,8 @@ class RunOrder(Record):
     delivery: Annotated[Delivery | None, Field(exclude_if=lambda delivery: delivery is None)] = None
     """The file of `dataset` as its vendor delivered it: the run fails without training if the file differs.
     None if no delivery was ordered."""
+    source: Annotated[RelativePath | None, Field(exclude_if=lambda source: source is None)] = None
+    """File of which the delivery was made: each delivered line is one of it. None without a delivery."""
     hyperparameters: LoraHyperparameters
     speed_is_declared: bool = False
     """Whether the user is responsible for the speed: the first step of the run is taken alone to measure its

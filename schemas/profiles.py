@@ -199,6 +199,10 @@ class MeasuredSteps(Record):
             raise fault.error
         return self
 
+    def has_length_of(self, sequence_length: int) -> bool:
+        """Return whether the mean sequence is of the same class of lengths as the longest one may be."""
+        return sequence_class(self.tokens_per_sample) == sequence_class(sequence_length)
+
     @property
     def samples(self) -> int:
         """Sequences of a step of all GPUs together."""

@@ -74,6 +74,19 @@ def test_no_module_imports_itself_by_way_of_others():
         pytest.fail(f"import circle: {' <- '.join(error.args[1])}")
 
 
+def test_packages_of_executors_form_no_circle():
+    graph: dict[str, set[str]] = {}
+    for name, path in modules().items():
+        package = package_of(name)
+        if package.startswith("executors."):
+            others = {package_of(other) for other in imported(ast.parse(path.read_text()))}
+            graph.setdefault(package, set()).update(others - {package})
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"circle of packages: {' <- '.join(error.args[1])}")
+
+
 def test_no_string_names_higher_module():
     named = re.compile(rf"({'|'.join(PACKAGES)})(\.\w+)+(:\w+)?")
     upwards = []
@@ -87,6 +100,11 @@ def test_no_string_names_higher_module():
                 if found and RANK[found[1]] > RANK[name.partition(".")[0]]:
                     upwards.append(f"{place}:{node.lineno} {node.value}")
     assert upwards == []
+
+
+def package_of(module: str) -> str:
+    """Return the first two parts of a module's name."""
+    return ".".join(module.split(".")[:2])
 
 
 def programs(tree: ast.AST) -> Iterator[ast.Module]:

@@ -18,7 +18,7 @@ from executors.lora.slots.profiling import Bounds, profile
 from executors.processes.threads import one_thread
 from schemas.lora import ALL_LINEAR, Dataset, LoraHyperparameters
 from schemas.profiles import ProfileKey, ProfilePoint, ProfileReported, sequence_class
-from streams.cell.profiles import ProfileStore, StepSetting, ZoneProfiles
+from streams.cell.profiles import ProfileStore, StepSetting, estimated
 
 _ZONE = "z"
 _GPU_TYPE = "cpu"
@@ -126,11 +126,10 @@ def _predicted(
     store.publish(ProfileReported(cell="c", zone=_ZONE, profiler="bench", key=key, points=known))
     for point in _points(engine, shape, KEPT_ASIDE, most_s, seed + 1):
         setting = StepSetting(_GPU_TYPE, point.micro_batch_size)
-        estimate = ZoneProfiles(store, _ZONE).estimate(key, "user", setting)
+        estimate = estimated(store.offline(_ZONE, key), setting)
         if estimate is not None:
-            yield PredictedStep(
-                shape, point.micro_batch_size, estimate.step_s, estimate.relative_error, point.step_s
-            )
+            predicted_s, error = estimate.reading.step_s, estimate.relative_error
+            yield PredictedStep(shape, point.micro_batch_size, predicted_s, error, point.step_s)
 
 
 def _points(

@@ -10,7 +10,7 @@ from statistics import median
 from bench.figures import Measurement, Result, Table, Value
 from bench.merging.measured import read_profiles
 from schemas.profiles import ProfileKey, ProfilePoint, ProfileReported
-from streams.cell.profiles import ProfileStore, StepSetting, ZoneProfiles
+from streams.cell.profiles import ProfileStore, StepSetting, estimated
 
 GPUS = ("V100", "A100")
 KNOWN_SIZES = 3
@@ -122,10 +122,10 @@ def recorded_error(model: str, gpu: str, steps: Steps, name: str, split: Split) 
     store = ProfileStore()
     for setting in known:
         store.publish(_profile(key, setting, steps[setting]))
-    profiles = ZoneProfiles(store, _ZONE)
-    predicted = {setting: profiles.estimate(key, "user", setting) for setting in aside}
+    readings = store.offline(_ZONE, key)
+    predicted = {setting: estimated(readings, setting) for setting in aside}
     errors = [
-        100 * abs(estimate.step_s / steps[setting] - 1)
+        100 * abs(estimate.reading.step_s / steps[setting] - 1)
         for setting, estimate in predicted.items()
         if estimate is not None
     ]

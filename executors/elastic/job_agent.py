@@ -105,7 +105,7 @@ class JobAgent:
             self._own.global_batch_size,
             batch,
             self.scale.sequences,
-            self._bounds.most_learning_rate,
+            (self._bounds.least_learning_rate or 0.0, self._bounds.most_learning_rate),
         )
 
     def notes(self) -> KnownNoise:

@@ -11,11 +11,11 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from executors.gang.reports import reportable
 from executors.lora.checkpoint import ADAPTER_TENSORS, TRAINING_STATE
 from executors.lora.dataset import DatasetError, JsonlDataset
 from executors.node.checkpoints import Checkpoint, CheckpointStore
 from executors.node.files import digest_of, write_folder
+from executors.node.losses import reportable
 from schemas.base import Record
 from schemas.fleet import Loss
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from torch import OutOfMemoryError
 
 from executors.gang.folder import JobFolder
-from executors.gang.meeting import PeerLostError
+from executors.gang.meeting import PeerFailedError, PeerLostError
 from executors.gang.messages import Failed
 from executors.lora.faults import described, is_permanent
 from executors.node.room import is_for_want_of_room
@@ -46,24 +46,38 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def write_note(folder: JobFolder, generation: int, error: Exception, *, permanent: bool) -> None:
-    """Write the reason of this rank's failure to the shared disk, if possible."""
-    with suppress(OSError):
-        folder.write_failure(generation, described(error), permanent)
+def share_failure(
+    error: Exception, folder: JobFolder, generation: int, *, permanent: bool, has_peers: bool = True
+) -> tuple[Exception, bool]:
+    """Write a failing rank's error for the other ranks, if the disk allows it, or read the error of a lost
+    one.
+
+    Args:
+        permanent: whether the job would fail on every node, by the rank's own error.
+
+    Returns:
+        the error for which the generation ends, a `PeerLostError` if it is another rank's; and whether it is
+        permanent.
+    """
+    if not isinstance(error, PeerLostError):
+        if has_peers:
+            with suppress(OSError):
+                folder.write_failure(generation, described(error), permanent)
+        return error, permanent
+    if not isinstance(error, PeerFailedError) and (note := folder.await_failure(generation)) is not None:
+        error = PeerFailedError(*note)
+    return error, isinstance(error, PeerFailedError) and error.is_permanent
 
 
 def final_message(error: Exception, folder: JobFolder, generation: int, needed_bytes: int) -> Failed:
-    """Return a failing rank's message to its node, and write a note for the other ranks. A rank that has
-    lost another sends the other's note.
+    """Return a failing rank's message to its node: see `share_failure`.
 
     Args:
         needed_bytes: size of the files that it was writing, if a disk refused them.
     """
+    error, permanent = share_failure(error, folder, generation, permanent=is_permanent_anywhere(error))
     if isinstance(error, PeerLostError):
-        text, permanent = folder.await_failure(generation) or (described(error), False)
-        return Failed(error=text, permanent=permanent, cause="peer")
-    permanent = is_permanent_anywhere(error)
-    write_note(folder, generation, error, permanent=permanent)
+        return Failed(error=described(error), permanent=permanent, cause="peer")
     needs_room = is_for_want_of_room(error)
     return Failed(
         error=described(error), permanent=permanent, needed_bytes=needed_bytes if needs_room else None

@@ -1,5 +1,4 @@
-"""Folders of a job's files, and messages of its ranks through the shared disk; also for processes without
-torch."""
+"""Messages of a job's ranks through the shared disk; also for processes without torch."""
 
 import shutil
 import time
@@ -114,18 +113,3 @@ class JobFolder:
 
     def _failure(self, generation: int) -> Path:
         return self.path / f"{generation}.failure.json"
-
-
-def checkpoint_root(state_root: Path, cell: str) -> Path:
-    """Return the folder of all checkpoints, by job: ids are unique in a cell, whatever the runner."""
-    return state_root / cell / "checkpoints"
-
-
-def job_folder(state_root: Path, cell: str, job_id: str) -> Path:
-    """Return the folder of the meetings of a job's ranks."""
-    return state_root / cell / "meetings" / job_id
-
-
-def result_path(cell: str, user: str, job_id: str) -> str:
-    """Return the path of a job's result, relative to the output root."""
-    return f"{cell}/{user}/{job_id}"

@@ -13,13 +13,14 @@ from transformers.utils.logging import disable_progress_bar
 
 from executors.devices import use_device
 from executors.gang.faults import final_message
-from executors.gang.folder import JobFolder, job_folder
+from executors.gang.folder import JobFolder
 from executors.gang.group import ProcessGroup
 from executors.gang.inbox import Inbox
-from executors.gang.meeting import Assembly, PeerFailedError, PeerLostError
+from executors.gang.meeting import Assembly, PeerLostError
 from executors.gang.messages import Ended, Membership, RankOrder, Release, Report, Verdict
 from executors.gang.network import use_interface
 from executors.gang.reports import run_fields
+from executors.node.places import job_folder
 from schemas.fleet import RunReport
 
 Order = TypeVar("Order", bound=RankOrder[Any])
@@ -193,9 +194,8 @@ class Generations(Generic[Order]):
         timeout_s = self._rank.order.join_timeout_s
         self._rank.inbox.wait(timeout_s)
         if self._rank.inbox.newest is directive:
-            raise PeerFailedError(
-                f"generation {directive.generation} is over, and nothing followed in {timeout_s:g} s",
-                is_permanent=False,
+            raise PeerLostError(
+                f"generation {directive.generation} is over, and nothing followed in {timeout_s:g} s"
             )
 
     def _participate(self, membership: Membership) -> Ended | None:

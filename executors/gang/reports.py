@@ -10,14 +10,7 @@ from schemas.base import Identifier, Record, RunId, Samples
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
 from schemas.profiles import MeasuredSteps
 
-_MAX_LOSS = 1e9
-
 _log = logging.getLogger(__name__)
-
-
-def reportable(loss: float | None) -> float | None:
-    """Return a loss, or the highest that a report can hold if it is higher."""
-    return None if loss is None else min(loss, _MAX_LOSS)
 
 
 class _ReportingNode(Protocol):

@@ -10,13 +10,13 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 from pydantic import JsonValue, TypeAdapter
 
 from executors.devices import gpus_of
-from executors.gang.folder import checkpoint_root, job_folder
 from executors.gang.local_gang import GangTraits, LocalGang
 from executors.gang.messages import Verdict
 from executors.gang.node import Assignment
 from executors.gang.rank_processes import RankProcesses
 from executors.gang.rank_runner import RankRunner, objection_to_generation
 from executors.gang.reports import RunReports, RunStanding, RunState
+from executors.node.places import checkpoint_root, job_folder
 from executors.node.runner import CloseReason, Objection, Runner, RunnerContext
 from executors.processes.forked_process import warm_up
 from executors.settings import GangSettings, JobSettings

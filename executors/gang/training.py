@@ -18,7 +18,6 @@ import torch
 from pydantic import JsonValue
 
 from executors.gang.checkpoints import FinishedJob, JobCheckpoints, JobResult, Position, State
-from executors.gang.folder import checkpoint_root, result_path
 from executors.gang.group import ProcessGroup, disagreement_on, number_of
 from executors.gang.messages import (
     Ended,
@@ -29,10 +28,11 @@ from executors.gang.messages import (
     Release,
 )
 from executors.gang.rank import EndReason, GangRank, Work
-from executors.gang.reports import reportable
 from executors.gang.speed import RankShare, StepSums
 from executors.lora.dataset import JsonlDataset
 from executors.node.checkpoints import StaleWriterError
+from executors.node.losses import reportable
+from executors.node.places import checkpoint_root, result_path
 
 _log = logging.getLogger(__name__)
 

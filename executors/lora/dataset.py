@@ -168,6 +168,11 @@ class JsonlDataset:
     def close(self) -> None:
         self._file.close()
 
+    def lines(self) -> Iterator[bytes]:
+        """Yield the line of each record, without white space around it."""
+        self._file.seek(0)
+        return (line.strip() for _, _, line in self._lines() if line.strip())
+
     def _scan(self) -> tuple["array[int]", str]:
         offsets = array("Q")
         digest = blake2b(digest_size=32)
@@ -250,6 +255,20 @@ class DatasetRoot:
                 records += is_start and len(line) <= MAX_RECORD_BYTES and _is_object(line)
                 is_start = line.endswith(b"\n")
         return size_bytes, digest.hexdigest(), records
+
+    def lines(self, name: str) -> Iterator[bytes]:
+        """Yield the lines of any file that are not blank or too long for a record, without white space around
+        them.
+
+        Raises:
+            DatasetError: the path is absolute, climbs, leads out through a link, or cannot be read.
+        """
+        with _open_regular_file(self._path(name), name) as file:
+            is_start = True
+            while line := file.readline(MAX_RECORD_BYTES + 1):
+                if is_start and len(line) <= MAX_RECORD_BYTES and line.strip():
+                    yield line.strip()
+                is_start = line.endswith(b"\n")
 
     def _path(self, name: str) -> Path:
         pure = PurePosixPath(name)

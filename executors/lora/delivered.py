@@ -1,4 +1,13 @@
-"""Data that a labour vendor has delivered: another file than the delivered one is not trained on."""
+"""Data that a labour vendor has delivered: no other file is trained on, nor one with lines that the job's
+data lack."""
+
+import os
+from array import array
+from collections.abc import Iterable
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
 
 from executors.lora.dataset import DatasetError, DatasetRoot, FindIndex, JsonlDataset
 from executors.lora.faults import is_permanent
@@ -11,13 +20,17 @@ class DataDifferError(DatasetError):
 
 
 def open_delivered(
-    datasets: DatasetRoot, delivery: Delivery, find_index: FindIndex, form: RecordForm
+    datasets: DatasetRoot, delivery: Delivery, find_index: FindIndex, form: RecordForm, source: str | None
 ) -> JsonlDataset:
     """Open a delivered file; see `DatasetRoot.open`.
 
+    Args:
+        source: file of which it was made; None if that was checked before.
+
     Raises:
-        DataDifferError: it is missing, or its size, digest or number of records is not that of the delivery.
-        DatasetError: the delivered file cannot be read, or its records are of another form.
+        DataDifferError: it is missing, or its size, digest or number of records is not that of the delivery,
+            or it has a line that the source lacks, or more often than the source.
+        DatasetError: the delivered file or the source cannot be read, or its records are of another form.
     """
     try:
         dataset = datasets.open(delivery.path, find_index, form)
@@ -28,7 +41,9 @@ def open_delivered(
         raise
     try:
         _compare(delivery, dataset.identity.size, dataset.digest, len(dataset))
-    except DataDifferError:
+        if source is not None:
+            _check_source(delivery, dataset, source, datasets.lines(source))
+    except BaseException:
         dataset.close()
         raise
     return dataset
@@ -49,3 +64,28 @@ def _compare(delivery: Delivery, size_bytes: int, digest: str, samples: int) -> 
     ):
         if found != stated:
             raise DataDifferError(f"{delivery.path!r}: has {name} {found}, the delivery states {stated}")
+
+
+def _check_source(
+    delivery: Delivery, dataset: JsonlDataset, source: str, source_lines: Iterable[bytes]
+) -> None:
+    # A line with a given digest cannot be made without the key, so eight bytes are enough.
+    key = os.urandom(16)
+    made, made_counts = _digests(dataset.lines(), key)
+    known, known_counts = _digests(source_lines, key)
+    if len(known):
+        places = np.minimum(np.searchsorted(known, made), len(known) - 1)
+        made_counts = made_counts - np.where(known[places] == made, known_counts[places], 0)
+    others = int(np.maximum(made_counts, 0).sum())
+    if others:
+        raise DataDifferError(
+            f"{delivery.path!r}: {others} of {delivery.samples} records are not in {source!r}"
+        )
+
+
+def _digests(lines: Iterable[bytes], key: bytes) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return the digests of lines, ascending, and how many lines have each."""
+    digests = (blake2b(line, digest_size=8, key=key).digest() for line in lines)
+    values = np.frombuffer(array("Q", (int.from_bytes(each) for each in digests)), np.uint64)
+    found, counts = np.unique(values, return_counts=True)
+    return found, counts

@@ -138,10 +138,14 @@ class FusedEngine:
         return tuple(self._residents)
 
     def attach(
-        self, task: LoraTask, state: TaskState | None = None, delivery: Delivery | None = None
+        self,
+        task: LoraTask,
+        state: TaskState | None = None,
+        delivery: Delivery | None = None,
+        source: str | None = None,
     ) -> None:
         """Copy a task to the device, without progress or with the progress of ``state``, if its file is that
-        of a ``delivery``.
+        of a ``delivery`` and, before the first step, has only lines of the file ``source``.
 
         Raises:
             ValueError: the task is attached already, does not fit the base, or ``state`` is of another task.
@@ -162,7 +166,9 @@ class FusedEngine:
         if delivery is None:
             dataset = self._datasets.open(task.dataset, self._indices.find, form)
         else:
-            dataset = open_delivered(self._datasets, delivery, self._indices.find, form)
+            # Later, the state has the digest of the file that was checked.
+            source = source if state is None else None
+            dataset = open_delivered(self._datasets, delivery, self._indices.find, form, source)
         try:
             self._indices.keep(dataset.identity, form, dataset.index)
             state = state or new_state(task, layout, dataset.digest)

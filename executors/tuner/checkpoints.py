@@ -15,13 +15,13 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from executors.gang.checkpoints import await_checkpoint, check_record
-from executors.gang.folder import result_path
 from executors.lora.adapter import AdapterLayout
 from executors.lora.base_model import SharedBase
 from executors.lora.checkpoint import ADAPTER_CONFIG, ADAPTER_TENSORS, decode_state, encode_state
 from executors.lora.task import AdapterState, LoraTask, TaskState
 from executors.node.checkpoints import Checkpoint, StaleWriterError
 from executors.node.files import digest_of, write_folder
+from executors.node.places import result_path
 from executors.tuner.files import (
     FINISHED_JOB,
     OTHER_HEAD,

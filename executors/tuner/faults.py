@@ -6,8 +6,7 @@ from contextlib import contextmanager
 import torch
 
 from executors.gang.faults import is_permanent_anywhere
-from executors.gang.folder import JobFolder
-from executors.gang.meeting import PeerFailedError, PeerLostError
+from executors.gang.meeting import PeerLostError
 from executors.lora.faults import described
 from executors.node.checkpoints import StaleWriterError
 
@@ -71,11 +70,3 @@ def cannot_succeed_elsewhere(error: BaseException) -> bool:
 
 class HaltedError(Exception):
     """The part is halted before it met the other ranks."""
-
-
-def why_peer_was_lost(folder: JobFolder, generation: int, error: PeerLostError) -> PeerLostError:
-    """Return the error that the lost rank has written; `error` if there is no other."""
-    if isinstance(error, PeerFailedError):
-        return error
-    note = folder.await_failure(generation)
-    return error if note is None else PeerFailedError(*note)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pydantic import NonNegativeInt
 
-from executors.gang.folder import checkpoint_root
 from executors.node.checkpoints import Checkpoint, CheckpointStore
+from executors.node.places import checkpoint_root
 from schemas.base import Identifier, Record
 from schemas.fleet import Loss
 from schemas.merging.commands import JobOrder

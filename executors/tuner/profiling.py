@@ -10,16 +10,16 @@ from typing import Any
 
 import torch
 
-from executors.gang.faults import write_note
+from executors.gang.faults import share_failure
 from executors.gang.folder import JobFolder
-from executors.gang.meeting import PeerFailedError, PeerLostError
-from executors.gang.reports import reportable, run_fields
+from executors.gang.reports import run_fields
 from executors.lora.base_model import SharedBase
 from executors.lora.faults import described
+from executors.node.losses import reportable
 from executors.tuner.data import Loader
 from executors.tuner.embedding import Embeddings, embed
 from executors.tuner.evaluating import accuracy_of
-from executors.tuner.faults import HaltedError, cannot_succeed_elsewhere, why_peer_was_lost
+from executors.tuner.faults import HaltedError, cannot_succeed_elsewhere
 from executors.tuner.memory import BYTES_PER_GIB, most_bytes_kept
 from executors.tuner.messages import Outcome, Over, ProfilePart, TaskReport
 from executors.tuner.rank_resources import RankResources
@@ -260,14 +260,14 @@ class ProfileRun:
                 job.loader.close()
 
     def _fail(self, error: Exception) -> None:
-        generation = self._part.membership.generation
-        if isinstance(error, PeerLostError):
-            error = why_peer_was_lost(self._folder, generation, error)
-        permanent = cannot_succeed_elsewhere(error)
-        if isinstance(error, PeerFailedError):
-            permanent = error.is_permanent
-        elif self._part.membership.world > 1 and not isinstance(error, PeerLostError):
-            write_note(self._folder, generation, error, permanent=permanent)
+        membership = self._part.membership
+        error, permanent = share_failure(
+            error,
+            self._folder,
+            membership.generation,
+            permanent=cannot_succeed_elsewhere(error),
+            has_peers=membership.world > 1,
+        )
         _log.warning("profile run failed job=%s error=%r", self._part.command.order.job_id, error)
         self._report(RunFailed, {"error": described(error), "permanent": permanent})
 

@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any, Literal
 
-from executors.gang.reports import reportable, run_fields
+from executors.gang.reports import run_fields
 from executors.lora.task import BYTES_PER_PARAMETER, AdapterState
+from executors.node.losses import reportable
 from executors.tuner.checkpoints import NO_HEAD, SavedJob, head_of, own_state
 from executors.tuner.files import FinishedTuning, JobProgress
 from executors.tuner.keeper import TaskKeeper

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 from pydantic import JsonValue
 
-from executors.gang.folder import JobFolder, result_path
+from executors.gang.folder import JobFolder
 from executors.gang.messages import Failed
 from executors.gang.rank_processes import exit_error
 from executors.gang.rank_runner import RankRunner, objection_to_generation
 from executors.gang.reports import RunReports, RunStanding
+from executors.node.places import result_path
 from executors.node.runner import CloseReason, Objection, RunnerContext
 from executors.tuner.assignments import STATES, Ending, NodeAssignment, objection_to
 from executors.tuner.files import JobFiles

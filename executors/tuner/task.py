@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from executors.gang.faults import DivergedError, write_note
+from executors.gang.faults import DivergedError, share_failure
 from executors.gang.folder import JobFolder
 from executors.gang.meeting import Meeting, PeerFailedError, PeerLostError
 from executors.lora.faults import described
@@ -21,7 +21,6 @@ from executors.tuner.faults import (
     JobError,
     UnfitMergeError,
     cannot_succeed_elsewhere,
-    why_peer_was_lost,
 )
 from executors.tuner.keeper import TaskKeeper
 from executors.tuner.messages import Outcome, Over, Switched, TaskPart
@@ -268,11 +267,13 @@ class TaskRun:
         if isinstance(error, StaleWriterError):
             _log.info("task replaced task=%s: %s", self._command.task_id, error)
             return
-        if isinstance(error, PeerLostError):
-            error = why_peer_was_lost(self._folder, self._command.generation, error)
-        if self._part.membership.world > 1 and not isinstance(error, PeerLostError):
-            permanent = len(self._command.orders) == 1 and cannot_succeed_elsewhere(error)
-            write_note(self._folder, self._command.generation, error, permanent=permanent)
+        error, _ = share_failure(
+            error,
+            self._folder,
+            self._command.generation,
+            permanent=len(self._command.orders) == 1 and cannot_succeed_elsewhere(error),
+            has_peers=self._part.membership.world > 1,
+        )
         self._meeting = None  # the remaining ranks do not wait for each other
         if not self.leads:
             return

@@ -21,6 +21,7 @@ from schemas.auction.deliveries import (
     PreprocessingFailed,
     PreprocessingOrdered,
     PreprocessingReport,
+    delivery_path,
 )
 from schemas.base import MAX_TEXT_LENGTH, Event
 from schemas.codec import Decision, InvalidRecordError
@@ -163,7 +164,7 @@ class VendorService:
         _log.info("order=%s result=%s %s", order.order_id, result, "" if counts is None else counts)
 
     def _prepared(self, order: PreprocessingOrdered) -> tuple[PreprocessingReport, Counts | None]:
-        path = f"prepared/{self._quote.cell}/{order.vendor}/{order.order_id}.jsonl"
+        path = delivery_path(self._quote.cell, order.vendor, order.order_id)
         try:
             delivery, counts = self._preparation.prepare(order.dataset, order.least_samples, path)
         except UnfitDataError as error:

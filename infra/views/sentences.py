@@ -144,6 +144,7 @@ _GENERAL: Sentences = MappingProxyType(
         "profile_refused/other_base_model": (
             "the profile is of base model {base_model}, and zone {zone} has {zone_base_model}"
         ),
+        "profile_refused/takes_no_profiles": "zone {zone} has policy {policy}, which uses no profiles",
         "profile_refused/unknown_gpu_type": "zone {zone} has no GPU type {gpu_type}",
         "run_failed/ended": "node {node} has ended its run",
         "runner_missing": "node {node} lacks runners that policy {policy} needs: {runners}",

@@ -173,14 +173,15 @@ class BidDraw:
     def _within_bounds(self, row: ThroughputRow, work_s: float, bid_micros: float) -> int:
         """Cut a bid to the declared bounds on value per resource, which the prices' guarantees need."""
         gpu, policy = self._gpu(row), _auction_policy(self.zone)
-        if not isinstance(policy, PdftspPolicy):
+        bounds = policy.bounds if isinstance(policy, PdftspPolicy) else None
+        if bounds is None:
             return int(bid_micros)
         work_slots = work_s / self.cell.slot_s
         compute = work_slots * row.samples_per_s / gpu.samples_per_s
         memory = work_slots * row.memory_gib / (gpu.memory_gib - self.zone.base_model_memory_gib)
         most_micros = (
-            policy.max_value_per_compute_micros * compute,
-            policy.max_value_per_memory_micros * memory,
+            bounds.max_value_per_compute_micros * compute,
+            bounds.max_value_per_memory_micros * memory,
         )
         return int(min(bid_micros, *most_micros))
 
@@ -188,7 +189,7 @@ class BidDraw:
 def _unit_micros(cell: CellConfigured) -> float:
     zone = cell.zones[0]
     policy = _auction_policy(zone)
-    if isinstance(policy, PdftspPolicy):
+    if isinstance(policy, PdftspPolicy) and policy.money_unit_micros is not None:
         return policy.money_unit_micros
     micros_per_kwh = fmean(fmean(tariff.micros_per_kwh) for tariff in cell.tariffs)
     return NODE_SLOTS_PER_UNIT * micros_per_kwh * zone.gpu_types[0].power_kw * cell.slot_s / 3_600
@@ -223,7 +224,7 @@ def draw_quotes(cell: CellConfigured, seed: int) -> list[VendorQuoted]:
 
 
 def _auction_policy(zone: Zone) -> AuctionPolicy | PdftspPolicy:
-    """Return a zone's auction policy; pdFTSP's states its money unit and its bounds on bids."""
+    """Return a zone's auction policy; pdFTSP's may state its money unit and its bounds on bids."""
     if not isinstance(zone.policy, AuctionPolicy | PdftspPolicy):
         raise WorkloadError(
             f"zone {zone.id} is under policy {zone.policy.kind}, and bids are drawn from the settings of an "

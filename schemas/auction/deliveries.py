@@ -11,6 +11,12 @@ from schemas.lora import Dataset, Delivery
 OrderId = RunId
 """Id of an order, unique for its vendor: the first slot that could be planned, and the job."""
 
+
+def delivery_path(cell: str, vendor: str, order_id: str) -> str:
+    """Return the path of the only file that an order accepts, below the executors' dataset root."""
+    return f"prepared/{cell}/{vendor}/{order_id}.jsonl"
+
+
 DataFault = Literal["data_missing", "data_unreadable", "too_little_left", "more_data_than_ordered"]
 """Faults of a user's data. `data_missing`: there is no such file. `data_unreadable`: it has no line that is a
 JSON object. `too_little_left`: without duplicates and unfit records, fewer are left than the order
@@ -18,9 +24,10 @@ accepts.
 `more_data_than_ordered`: it has more records than the job declares."""
 
 
-ClosingReason = DataFault | Literal["vendor_unable", "wrong_size", "data_differ", "job_over"]
-"""Reason of an order's end without a payment. `wrong_size`: the delivery has fewer samples than the order
-accepts, or more than the data. `data_differ`: on the node, the data are not those of the delivery.
+ClosingReason = DataFault | Literal["vendor_unable", "wrong_path", "wrong_size", "data_differ", "job_over"]
+"""Reason of an order's end without a payment. `wrong_path`: the delivery is not the file of the order, see
+`delivery_path`. `wrong_size`: the delivery has fewer samples than the order accepts, or more than the
+data. `data_differ`: on the node, the data are not those of the delivery, or not of the job's data.
 `job_over`: the job ended before a delivery. The others are those of the vendor."""
 
 

@@ -76,10 +76,10 @@ class Room(Record):
 SpeedSource = Literal["row", "raised_to_row", "declared_within_row", "capped_by_row", "declared"]
 
 
-ProfileSource = Literal["measured", "offline", "own_runs"]
-"""Source of a profile. `measured`: runs of other users' jobs of equal shape on nodes of the zone; `offline`:
-a published profile; `own_runs`: runs of the user's own jobs, which count only where there is nothing else,
-like a declaration."""
+ProfileSource = Literal["measured", "interpolated", "offline", "own_runs"]
+"""Source of a profile. `measured`: runs of other users' jobs of equal shape on nodes of the zone. The others
+count only where there is neither a row nor a declaration. `interpolated`: such runs at other micro-batches;
+`offline`: a published profile; `own_runs`: runs of the user's own jobs, which count like a declaration."""
 
 
 class CountedSpeed(Record):

@@ -1,7 +1,7 @@
 """Settings of the auction, and of the baselines for comparison (section 5.1)."""
 
-from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -41,6 +41,7 @@ class OpeningPrices(Record):
 class MarketPolicy(PolicySettings):
     """A policy that plans slots of nodes ahead, over the zone's horizon."""
 
+    takes_profiles: ClassVar = True
     # Omitted if it is the default, so that a configuration written before it was added keeps its bytes.
     deliveries: Annotated[Deliveries | None, Field(exclude_if=lambda deliveries: deliveries is None)] = None
     """Conditions of deliveries. With them, the zone orders pre-processing from the vendor of a plan, trains
@@ -57,7 +58,22 @@ class MarketPolicy(PolicySettings):
         return zone.horizon_slots * len(zone.nodes)
 
 
-_Bound = Annotated[int, Field(ge=1, le=10**15)]
+# Omitted if it is absent, so that a record has only the bounds that were declared.
+_DeclaredBound = Annotated[
+    Annotated[int, Field(ge=1, le=10**15)] | None, Field(exclude_if=lambda bound: bound is None)
+]
+
+
+class DeclaredBounds(NamedTuple):
+    """Bounds on bids that an operator declares; see the fields of `PdftspPolicy`."""
+
+    money_unit_micros: int
+    max_value_per_compute_micros: int
+    max_value_per_memory_micros: int
+
+
+BOUNDS = DeclaredBounds._fields
+"""Names of the settings that declare bounds on bids."""
 
 
 def _class_faults(zone: Zone) -> Iterator[Fault]:
@@ -71,8 +87,17 @@ def _class_faults(zone: Zone) -> Iterator[Fault]:
         )
 
 
+Steepness = Literal["declared", "learned"]
+
+
+def _steepness_of(fields: Mapping[str, Any]) -> Steepness:
+    """Return the default of `steepness`: the bounds, if any are declared."""
+    return "learned" if all(fields.get(name) is None for name in BOUNDS) else "declared"
+
+
 class PdftspPolicy(MarketPolicy):
-    """The published auction (section 3), with declared bounds on bids instead of hindsight (erratum P4).
+    """The published auction (section 3), with bounds on bids that are declared or learned instead of known in
+    hindsight (erratum P4). The three bounds are declared together, or not at all.
 
     Resources are normalised by a node's capacity (erratum P5): one node-slot of compute is a whole node for
     one slot, so both bounds are densities of value, and alpha and beta are ratios of them to the money unit.
@@ -80,12 +105,12 @@ class PdftspPolicy(MarketPolicy):
     """
 
     kind: Literal["pdftsp"]
-    money_unit_micros: _Bound
+    money_unit_micros: _DeclaredBound = None
     """Least assumed welfare per normalised resource of a bid: the unit in which Lemma 2 assumes b-bar >=
     1."""
-    max_value_per_compute_micros: _Bound
+    max_value_per_compute_micros: _DeclaredBound = None
     """Declared upper bound of bid / node-slots of compute; over the money unit it is alpha."""
-    max_value_per_memory_micros: _Bound
+    max_value_per_memory_micros: _DeclaredBound = None
     """Declared upper bound of bid / node-slots of memory; over the money unit it is beta."""
     payment: Literal["critical", "published"] = "critical"
     """Payment. `critical` charges the critical value (erratum P1); `published` charges Eq. 14 as printed."""
@@ -97,13 +122,38 @@ class PdftspPolicy(MarketPolicy):
     printed, which can miss it (erratum P3)."""
     max_density_units: Annotated[float, Field(ge=1e-9, le=1e9)] = 1_000.0
     """Largest b-bar, in money units per node-slot, by which one bid raises prices. Set it slightly above the
-    best expected bids; otherwise one absurd bid for a small part of a node prices out all others."""
-    steepness: Literal["declared", "learned"] = "declared"
+    best expected bids; otherwise one absurd bid for a small part of a node prices out all others. Without a
+    money unit, ten times the mean of earlier winners bounds it instead."""
+    steepness: Steepness = Field(default_factory=_steepness_of)
     """Source of alpha and beta. `declared`: the bounds above. `learned`: the winners, as soon as there are
     enough (erratum P4); the price of a full node-slot is then one that four fifths of them offered or
-    exceeded."""
+    exceeded, or one in twenty where no bounds are declared. It is the default, and required, without
+    bounds."""
     opening_prices: Annotated[tuple[OpeningPrices, ...], Field(max_length=16)] = ()
     """Opening prices by GPU type; zero by default, as printed."""
+
+    @model_validator(mode="after")
+    def _declare_all_or_none(self) -> Self:
+        """Check that the bounds are declared together, and that there are bounds to follow."""
+        missing = [name for name in BOUNDS if getattr(self, name) is None]
+        if missing and (len(missing) < len(BOUNDS) or self.steepness == "declared"):
+            raise ValueError(
+                f"{', '.join(missing)}: missing: declare all of {', '.join(BOUNDS)}, or none of them and "
+                "steepness: learned"
+            )
+        return self
+
+    @property
+    def bounds(self) -> DeclaredBounds | None:
+        """Declared bounds; None without."""
+        unit, compute, memory = (
+            self.money_unit_micros,
+            self.max_value_per_compute_micros,
+            self.max_value_per_memory_micros,
+        )
+        if unit is None or compute is None or memory is None:
+            return None
+        return DeclaredBounds(unit, compute, memory)
 
     def faults(self, zone: Zone) -> Iterator[Fault]:
         """Yield faults: too many classes of nodes for the search, and opening prices of a missing GPU type or
@@ -177,6 +227,8 @@ class NoMergingPolicy(MarketPolicy):
 class TitanPolicy(MarketPolicy):
     """Titan: a vendor at random, one mixed-integer program per slot over the bids that arrived in it."""
 
+    # A bid's demand is computed again when its batch is decided, and profiles may have changed by then.
+    takes_profiles: ClassVar = False
     kind: Literal["titan"]
     time_limit_s: Annotated[float, Field(ge=LEAST_S, le=86_400)] = 60.0
     """Time after which the best plan so far counts."""

@@ -44,8 +44,8 @@ ResizeReason = Literal[
 `scaled_in`, `moved`: by a round of allocation, to more, fewer or as many workers. `servers_reclaimed`: the
 job continues without its workers on reclaimed servers. `preempted`: reclaimed servers leave it too few
 workers, so it returns to the queue; likewise after the loss of a node or a failed run. `gave_way`: it started
-before others by a declared speed that it does not reach, and waits again. `stopped`: its user withdraws it or
-its work is done, and its remaining workers must end."""
+before others by an expected speed that it does not reach, and waits again. `stopped`: its user withdraws it
+or its work is done, and its remaining workers must end."""
 
 
 class JobResized(Outcome):

@@ -31,6 +31,7 @@ class ElasticPolicy(PolicySettings):
     """Two-phase allocation, best-fit placement, and reclaims of least preemption cost (thesis, chapter 3)."""
 
     shares_base_model: ClassVar = False
+    takes_profiles: ClassVar = True
     kind: Literal["elastic"] = "elastic"
     reference_gpu_type: Identifier
     """GPU type of the jobs' profiles. Speeds of others are relative to it, per GPU (erratum L4)."""

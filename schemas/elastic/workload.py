@@ -49,8 +49,9 @@ class TuningBounds(Record):
     least_global_batch_size: Annotated[int, Field(ge=1, le=MAX_BATCH)]
     most_global_batch_size: Annotated[int, Field(ge=1, le=MAX_BATCH)]
     most_learning_rate: LearningRate
-    """Highest learning rate. A larger batch raises the learning rate, at most to this, a smaller one lowers
-    it."""
+    """Highest learning rate. A larger batch raises the learning rate, at most to this."""
+    least_learning_rate: Annotated[LearningRate | None, Field(exclude_if=lambda rate: rate is None)] = None
+    """Lowest learning rate. A smaller batch lowers the learning rate, at least to this; None for no bound."""
 
 
 class ElasticWorkload(Workload):
@@ -148,6 +149,11 @@ class ElasticWorkload(Workload):
         if bounds.most_learning_rate < own.learning_rate:
             raise ValueError(
                 f"most_learning_rate {bounds.most_learning_rate:g} is below the job's own learning_rate "
+                f"{own.learning_rate:g}"
+            )
+        if bounds.least_learning_rate is not None and bounds.least_learning_rate > own.learning_rate:
+            raise ValueError(
+                f"least_learning_rate {bounds.least_learning_rate:g} is above the job's own learning_rate "
                 f"{own.learning_rate:g}"
             )
 

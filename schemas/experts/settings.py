@@ -21,6 +21,7 @@ class ExpertsPolicy(PolicySettings):
     """
 
     shares_base_model: ClassVar = False
+    takes_profiles: ClassVar = True
     kind: Literal["experts"] = "experts"
     report_interval_s: Annotated[float, Field(ge=LEAST_INTERVAL_S, le=86_400)] = 10.0
     """Interval between a service's reports of routed tokens."""

@@ -103,16 +103,19 @@ def best_batch(
     return max(candidates(own, *bounds), key=goodput)
 
 
-def learning_rate(own_rate: float, own: int, batch: int, noise_scale: float | None, most: float) -> float:
+def learning_rate(
+    own_rate: float, own: int, batch: int, noise_scale: float | None, bounds: tuple[float, float]
+) -> float:
     """Return the learning rate of AdamW for a batch: the own one, times the square root of AdaScale's gain.
 
     AdaScale's gain (thesis, reference 67) is the number of steps of the own batch that one step of the other
     is worth. The root is for optimisers that normalise gradients.
 
     Args:
-        most: the highest learning rate.
+        bounds: the lowest and the highest learning rate.
     """
     if noise_scale is None or batch == own:
         return own_rate
     gain = (noise_scale / own + 1) / (noise_scale / batch + 1)
-    return min(own_rate * math.sqrt(gain), most)
+    least, most = bounds
+    return min(max(own_rate * math.sqrt(gain), least), most)

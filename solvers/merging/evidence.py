@@ -23,8 +23,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from schemas.merging.estimates import Evidence
-from solvers.merging.pairs import SCALE, Candidate, MergeMode, regress
+from schemas.merging.estimates import Evidence, MergeMode
+from solvers.merging.pairs import SCALE, Candidate, regress
 
 WATCHED_EPOCHS: Final = 2.0
 """Epochs without a gain after which a merge is undone."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import least_squares, nnls
 
 from schemas.merging.estimates import LossFault
+from solvers.compiled import Floats
 
 FEWEST_LOSSES: Final = 8
 """Least losses: twice the coefficients. With fewer, a curve of four parameters fits mainly noise."""
@@ -24,8 +24,6 @@ _FLOORS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)
 _OUTLIER = 0.1
 """Residual in normalised loss, well beyond which residuals count linearly instead of by their square."""
 _STANDARD_ERRORS = 2.0
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ def _unusable(losses: Sequence[float]) -> LossFault | None:
     return None
 
 
-def _start(trace: Array, parts: Array, floor_part: float) -> Array:
+def _start(trace: Floats, parts: Floats, floor_part: float) -> Floats:
     floor = floor_part * trace.min()
     above = np.maximum(trace - floor, 1e-6)
     # An error e of L is an error e / above^2 of 1 / above: the weights make both equal.
@@ -125,18 +123,18 @@ def _start(trace: Array, parts: Array, floor_part: float) -> Array:
     return np.append(np.maximum(coefficients, 1e-6), max(floor, 1e-6))
 
 
-def _curve(coefficients: Array, parts: Array) -> Array:
+def _curve(coefficients: Floats, parts: Floats) -> Floats:
     quadratic, linear, constant, floor = coefficients
-    result: Array = 1.0 / ((quadratic * parts + linear) * parts + constant) + floor
+    result: Floats = 1.0 / ((quadratic * parts + linear) * parts + constant) + floor
     return result
 
 
-def _slopes(coefficients: Array, parts: Array) -> Array:
+def _slopes(coefficients: Floats, parts: Floats) -> Floats:
     """Return the derivatives of the curve, (parts, coefficients)."""
     quadratic, linear, constant, _ = coefficients
     above = 1.0 / ((quadratic * parts + linear) * parts + constant)
     return np.stack((-((above * parts) ** 2), -(above**2) * parts, -(above**2), np.ones_like(parts)), axis=1)
 
 
-def _cost(coefficients: Array, trace: Array, parts: Array) -> float:
+def _cost(coefficients: Floats, trace: Floats, parts: Floats) -> float:
     return float(np.sum((_curve(coefficients, parts) - trace) ** 2))

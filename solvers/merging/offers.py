@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from schemas.merging.commands import TransferMode
 from schemas.merging.problems import MergeProblem
-from solvers.merging.options import Floats, Ints, PlanOptions
+from solvers.compiled import Floats, Ints
+from solvers.merging.options import PlanOptions
 from solvers.merging.program import Column
 
 _NO_UNIT = -1

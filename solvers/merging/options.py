@@ -21,9 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.merging.problems import MergeProblem, StepTime
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from solvers.compiled import Floats, Ints
 
 _MOST_CELLS = 6_000_000
 """Most merges of different cost, times numbers of GPUs: half a second for so many."""

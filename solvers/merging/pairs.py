@@ -12,7 +12,7 @@ It uses linear algebra and a search, so it runs in a solver process.
 
 import math
 from collections.abc import Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,8 @@ from scipy.linalg import solve_triangular
 from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
-MergeMode = Literal["temporal", "spatial"]
+from schemas.merging.estimates import MergeMode
+from solvers.compiled import Floats
 
 SCALE: Final = 0.005
 """Scale of gains. Gains well below half a percent are compared by their difference, gains well above by their
@@ -47,7 +48,6 @@ _USUAL_LOG_VARIANCE: Final = -1.0
 _LOG_VARIANCE_SPREAD: Final = 3.0
 """Spread of the weak prior on the variances, for few outcomes."""
 
-Array = NDArray[np.float64]
 Features = dict[str, dict[str, float]]
 """Factors of the effects of a pair, by group of effects and effect."""
 
@@ -174,7 +174,7 @@ def _score_scale(candidates: Sequence[Candidate]) -> tuple[float, float]:
     return float(np.mean(scores)), deviation if deviation > _LEAST_SCORE_DEVIATION else 1.0
 
 
-def _matrix(rows: Sequence[Features]) -> tuple[Array, NDArray[np.int64]]:
+def _matrix(rows: Sequence[Features]) -> tuple[Floats, NDArray[np.int64]]:
     """Return the matrix with a row per pair and a column per effect, and the group of each column."""
     columns: dict[tuple[str, str], int] = {}
     groups: dict[str, int] = {}
@@ -199,7 +199,7 @@ class _Rest(NamedTuple):
     """Sum of its squares."""
 
 
-def _condensed(effects: Array, values: Array) -> tuple[Array, Array, _Rest]:
+def _condensed(effects: Floats, values: Floats) -> tuple[Floats, Floats, _Rest]:
     """Reduce the outcomes to as many dimensions as there are effects, if these are fewer."""
     outcomes, columns = effects.shape
     if outcomes <= columns:
@@ -211,13 +211,13 @@ def _condensed(effects: Array, values: Array) -> tuple[Array, Array, _Rest]:
 
 
 def _most_likely(
-    effects: Array, groups: NDArray[np.int64], values: Array, rest: _Rest
-) -> tuple[Array, float]:
+    effects: Floats, groups: NDArray[np.int64], values: Floats, rest: _Rest
+) -> tuple[Floats, float]:
     """Return the variance of each group of effects and of the noise that maximise the likelihood."""
     count = int(groups.max()) + 1
     identity = np.eye(len(values))
 
-    def loss(logs: Array) -> tuple[float, Array]:
+    def loss(logs: Floats) -> tuple[float, Floats]:
         variances = np.exp(logs)
         covariance = (effects * variances[groups]) @ effects.T + variances[-1] * identity
         lower = np.linalg.cholesky(covariance)

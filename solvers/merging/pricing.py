@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.merging.problems import MergeProblem
+from solvers.compiled import Floats, Ints
 from solvers.merging.offers import UnitPrices
-from solvers.merging.options import Floats, Ints, PlanOptions
+from solvers.merging.options import PlanOptions
 
 _PRICE_OF_MERGES = 2.0
 """Factor of the price where units can be merged: each GPU then serves more of them."""

@@ -26,7 +26,7 @@ from pyomo.core.expr import LinearExpression
 from scipy.optimize import linprog
 from scipy.sparse import csr_matrix
 
-from solvers.merging.options import Floats
+from solvers.compiled import Floats
 
 _PRICES = 6
 """Number of prices tried without information on likely columns."""

@@ -19,50 +19,54 @@ import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from schemas.merging.estimates import MergeMode
 from solvers.merging.loss_curve import LossCurve
-from solvers.merging.pairs import GainOutcome, MergeMode
+from solvers.merging.pairs import GainOutcome
 
 THRESHOLD: Final = 0.001
 """Threshold of Eq. 2: a decrement of the normalised loss that is worth no further iteration."""
-LEAST_GAIN: Final = -0.999
-MOST_GAIN: Final = 100.0
-_LEAST_DEVIATION: Final = 1e-6
-"""Least standard deviation of scores through which a line is drawn: a smaller one may be rounding error."""
+_LEAST_SCORES: Final = 3
+"""Least scores of a line: two points always lie on one, and show nothing about its error."""
+_LEAST_DEVIATION: Final = 1e-3
+"""Least standard deviation of the scores of a line: scores are measured on drawn records, so a slope over
+less is their error."""
 
 
 class GainLine(NamedTuple):
-    """Straight line of gains on scores."""
+    """Straight line of gains on scores, within the gains that were seen."""
 
     score: float
     """Mean of the scores."""
     gain: float
     """Gain there."""
     slope: float
+    least: float
+    most: float
+    """Least and most gain seen: outside of them, a line through few points is meaningless."""
 
     def at(self, score: float | None) -> float:
-        """Return the gain at a score, or the mean without one, within the range of gains."""
+        """Return the gain at a score, or the mean without one, within the gains that were seen."""
         off = 0.0 if score is None else score - self.score
-        return min(max(self.gain + self.slope * off, LEAST_GAIN), MOST_GAIN)
+        return min(max(self.gain + self.slope * off, self.least), self.most)
 
 
 def gain_line(outcomes: Sequence[GainOutcome], mode: MergeMode) -> GainLine:
     """Fit the line of a mode by least squares.
 
     Returns:
-        The line; a flat one through the mean if all scores are equal, and no gain without outcomes.
+        The line; a flat one through the mean if there are less than three scores or their deviation is below
+        0.001, and no gain without outcomes.
     """
     seen = [one for one in outcomes if one.merge.mode == mode]
-    scored = [(one.merge.score, one.gain) for one in seen if one.merge.score is not None]
-    if not scored:
-        gains = [one.gain for one in seen]
-        return GainLine(0.0, math.fsum(gains) / len(gains) if gains else 0.0, 0.0)
-    count = len(scored)
-    score = math.fsum(score for score, _ in scored) / count
-    gain = math.fsum(gain for _, gain in scored) / count
-    squares = math.fsum((one - score) ** 2 for one, _ in scored)
-    if squares <= count * _LEAST_DEVIATION**2:
-        return GainLine(score, gain, 0.0)
-    return GainLine(score, gain, math.fsum((one - score) * (g - gain) for one, g in scored) / squares)
+    points = [(one.merge.score, one.gain) for one in seen if one.merge.score is not None]
+    gains = [gain for _, gain in points] or [one.gain for one in seen] or [0.0]
+    gain, count = math.fsum(gains) / len(gains), len(points)
+    score = math.fsum(score for score, _ in points) / count if points else 0.0
+    squares = math.fsum((one - score) ** 2 for one, _ in points)
+    slope = 0.0
+    if count >= _LEAST_SCORES and squares >= count * _LEAST_DEVIATION**2:
+        slope = math.fsum((one - score) * (g - gain) for one, g in points) / squares
+    return GainLine(score, gain, slope, min(gains), max(gains))
 
 
 def fall(curve: LossCurve, iteration: int, gain: float = 0.0) -> float:

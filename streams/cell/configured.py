@@ -36,8 +36,9 @@ from streams.cell.loans import Loans
 from streams.cell.nodes import NodePool
 from streams.cell.outcomes import Outcomes
 from streams.cell.places import stage
-from streams.cell.profiles import ProfileStore, refusal
+from streams.cell.profiles import ProfileStore
 from streams.cell.recent_ids import RecentIds
+from streams.cell.refused_profiles import refusal
 from streams.cell.rules import Rules, State
 from streams.cell.zones import Zones
 from streams.policies.ignored import unknown_solve

@@ -2,13 +2,12 @@
 
 import hashlib
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median, median_high
+from statistics import median, median_high, median_low
 from typing import Any, Literal, NamedTuple, Self
 
-from schemas.cells import MAX_PROFILE_READINGS, Zone
-from schemas.facts import Facts, quoted
+from schemas.cells import MAX_PROFILE_READINGS
 from schemas.profiles import MeasuredSteps, ProfileKey, ProfileReported
 from solvers.common.interpolation import interpolated
 
@@ -19,8 +18,14 @@ OTHERS_AT_LEAST = 3
 """Users whose runs must agree before they count for another user: one of three cannot move the median beyond
 the measurements of the others."""
 DISAGREEMENT_FACTOR = 1.5
-"""Factor between a measured and an offline duration from which they disagree."""
-_OFFLINE = b""
+"""Factor between a measured and an offline duration, or from a measured to an offline memory, from which
+they disagree: runs of the zone's own nodes count, and the profile does not."""
+MOST_ERROR = 1.0
+"""Most relative error of an interpolation that counts: as if its error were unknown."""
+_WRITERS_AT_LEAST = 8
+"""Writers that share the store: in a full one, a writer with more than this part of it displaces itself."""
+_PROFILER = b"p"
+"""Prefix of the digests of profilers, by which they are longer than those of users."""
 
 Source = Literal["measured", "offline"]
 """Source of a reading. `measured`: by nodes of the zone, in runs that the cell ordered. `offline`: from the
@@ -65,22 +70,39 @@ class Reading(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """The estimated duration of a step."""
+    """The duration and the memory of a step that readings show for a configuration."""
 
-    step_s: float
+    reading: Reading
     relative_error: float
-    """0 for a measured configuration; else the error of `interpolated`."""
-    source: Source
-    disagrees: bool
-    """Whether an offline profile differs from the measurement by `DISAGREEMENT_FACTOR` or more; the
-    measurement counts."""
+    """Relative error of the duration: 0 where the configuration was measured; else that of `interpolated`."""
+    memory_error: float
+    """Relative error of the memory, likewise."""
+
+    @property
+    def slowest_step_s(self) -> float:
+        """Duration of a step, longer by the error."""
+        return self.reading.step_s * (1 + self.relative_error)
+
+    @property
+    def most_memory_gib(self) -> float | None:
+        """Memory, larger by the error; None if it is unknown."""
+        memory_gib = self.reading.memory_gib
+        return None if memory_gib is None else memory_gib * (1 + self.memory_error)
 
 
 class ProfileStore:
     """The last measurements of a cell, by zone, kind of jobs, writer and configuration.
 
-    A user's runs are kept apart from those of others. Beyond `limit`, the writer with most readings loses
-    the one that was updated least recently, so a flood displaces itself.
+    A user's runs are kept apart from those of others, and from profilers. Beyond `limit`, one reading is
+    forgotten for each new one, the least recently updated of the first of these that there are:
+
+    1. those of the writer with most, if it has more than an eighth of the store;
+    2. those of a configuration of a kind with more writers than count, and than there are unconfirmed ones;
+    3. unconfirmed ones, which no other writer has in this configuration of the kind;
+    4. all but the new one.
+
+    So a writer never displaces confirmed readings of others, nor do many with one reading each. Many that
+    confirm each other on ever new kinds could.
     """
 
     def __init__(self, limit: int = MAX_PROFILE_READINGS) -> None:
@@ -90,6 +112,8 @@ class ProfileStore:
         self._kinds: dict[bytes, set[tuple[bytes, bytes, StepSetting]]] = {}
         self._held: Counter[bytes] = Counter()
         """Number of readings by writer."""
+        self._writers: Counter[tuple[bytes, StepSetting]] = Counter()
+        """Number of writers by kind and configuration."""
 
     def publish(self, event: ProfileReported) -> None:
         """Add an offline profile, in place of earlier readings of its configurations."""
@@ -103,7 +127,7 @@ class ProfileStore:
                 point.memory_gib,
                 point.loader_s,
             )
-            self._put((_kind(event.zone, event.key), _OFFLINE, setting), reading)
+            self._put((_kind(event.zone, event.key), _profiler(event.profiler), setting), reading)
 
     def measure(self, zone: str, key: ProfileKey, user: str, setting: StepSetting, new: Reading) -> None:
         """Add steps of a run of a user's job to their running mean."""
@@ -112,8 +136,28 @@ class ProfileStore:
         self._put(at, new if old is None else _mean(old, new))
 
     def offline(self, zone: str, key: ProfileKey) -> dict[StepSetting, Reading]:
-        """Return the offline readings of a kind, by configuration."""
-        return self._of(_kind(zone, key), lambda writer: writer == _OFFLINE, 1)
+        """Return the offline readings of a kind, by configuration: of several profilers, the lower median.
+
+        A profiler's readings of a GPU type do not count if they disagree with the medians of the runs of all
+        users in a configuration, which either side may have interpolated.
+        """
+        by_writer: dict[bytes, dict[StepSetting, Reading]] = {}
+        kind = _kind(zone, key)
+        for at in sorted(self._kinds.get(kind, ())):
+            if _is_profiler(at[1]):
+                by_writer.setdefault(at[1], {})[at[2]] = self._readings[at]
+        runs = self._of(kind, lambda _: True, 1) if by_writer else {}
+        found: dict[StepSetting, list[Reading]] = {}
+        for readings in by_writer.values():
+            refuted = {
+                at.gpu_type
+                for at in {*runs, *readings}
+                if _disagree(estimated(readings, at), estimated(runs, at))
+            }
+            for setting, reading in readings.items():
+                if setting.gpu_type not in refuted:
+                    found.setdefault(setting, []).append(reading)
+        return {setting: _lower_median(each) for setting, each in found.items()}
 
     def own(self, zone: str, key: ProfileKey, user: str) -> dict[StepSetting, Reading]:
         """Return the readings of a user's own runs, by configuration."""
@@ -122,36 +166,53 @@ class ProfileStore:
     def others(self, zone: str, key: ProfileKey, user: str) -> dict[StepSetting, Reading]:
         """Return the medians of the runs of other users, by configuration, where there are enough users."""
         own = _writer(user)
-        return self._of(_kind(zone, key), lambda writer: writer not in (_OFFLINE, own), OTHERS_AT_LEAST)
+        return self._of(_kind(zone, key), lambda writer: writer != own, OTHERS_AT_LEAST)
 
     def _of(self, kind: bytes, takes: Callable[[bytes], bool], at_least: int) -> dict[StepSetting, Reading]:
+        """Return the medians of the runs of some users, by configuration."""
         found: dict[StepSetting, list[Reading]] = {}
         for at in sorted(self._kinds.get(kind, ())):
-            if takes(at[1]):
+            if not _is_profiler(at[1]) and takes(at[1]):
                 found.setdefault(at[2], []).append(self._readings[at])
         return {setting: _median(each) for setting, each in found.items() if len(each) >= at_least}
 
     def _put(self, at: tuple[bytes, bytes, StepSetting], reading: Reading) -> None:
-        kind, writer, _ = at
+        kind, writer, setting = at
         if at not in self._readings:
             self._kinds.setdefault(kind, set()).add(at)
             self._held[writer] += 1
+            self._writers[kind, setting] += 1
         self._readings[at] = reading
         self._readings.move_to_end(at)
         while len(self._readings) > self._limit:
-            self._forget_one()
+            self._forget(self._least_needed(at))
 
-    def _forget_one(self) -> None:
-        most = max(self._held.values())
-        oldest = next(at for at in self._readings if self._held[at[1]] == most)
-        kind, writer, _ = oldest
-        del self._readings[oldest]
-        self._kinds[kind].remove(oldest)
+    def _least_needed(self, new: tuple[bytes, bytes, StepSetting]) -> tuple[bytes, bytes, StepSetting]:
+        """Return the reading to forget: never the new one, since kinds that are new to a full store would
+        never get in."""
+        if (most := max(self._held.values())) > self._limit / _WRITERS_AT_LEAST:
+            return next(at for at in self._readings if self._held[at[1]] == most)
+        is_new_alone = self._writers[new[0], new[2]] == 1
+        unconfirmed = sum(writers == 1 for writers in self._writers.values()) - is_new_alone
+        largest = max(self._writers.values())
+        if largest > max(unconfirmed, OTHERS_AT_LEAST + 1):
+            return next(at for at in self._readings if at != new and self._writers[at[0], at[2]] == largest)
+        return next(
+            at for at in self._readings if at != new and (not unconfirmed or self._writers[at[0], at[2]] == 1)
+        )
+
+    def _forget(self, at: tuple[bytes, bytes, StepSetting]) -> None:
+        kind, writer, setting = at
+        del self._readings[at]
+        self._kinds[kind].remove(at)
         if not self._kinds[kind]:
             del self._kinds[kind]
         self._held[writer] -= 1
         if not self._held[writer]:
             del self._held[writer]
+        self._writers[kind, setting] -= 1
+        if not self._writers[kind, setting]:
+            del self._writers[kind, setting]
 
     def state(self) -> list[Any]:
         """Return everything, in types that msgpack writes."""
@@ -165,12 +226,14 @@ class ProfileStore:
         self._readings.clear()
         self._kinds.clear()
         self._held.clear()
+        self._writers.clear()
         for kind, writer, setting, reading in state:
             self._put((kind, writer, StepSetting(*setting)), Reading(*reading))
 
     def describe(self) -> dict[str, int]:
         """Describe it for an operator: the number of readings by source."""
-        return {"measured": len(self._readings) - self._held[_OFFLINE], "offline": self._held[_OFFLINE]}
+        offline = sum(count for writer, count in self._held.items() if _is_profiler(writer))
+        return {"measured": len(self._readings) - offline, "offline": offline}
 
 
 @dataclass(frozen=True)
@@ -206,76 +269,52 @@ class ZoneProfiles:
             measured |= self.others(key, user) | self.own(key, user)
         return offline | measured, "measured" if measured else "offline"
 
-    def estimate(self, key: ProfileKey, user: str, setting: StepSetting) -> Estimate | None:
-        """Return the duration of a step in a configuration, for a job of a user; None if too little is known.
 
-        The user's own runs count first, then those of others, then offline profiles. Within a source, a
-        measured configuration counts, then the interpolation by micro-batch, then by GPUs.
-        """
-        measured = _first_found((self.own(key, user), self.others(key, user)), setting)
-        offline = _first_found((self.offline(key),), setting)
-        if measured is None:
-            return None if offline is None else Estimate(*offline, "offline", disagrees=False)
-        disagrees = offline is not None and not (
-            1 / DISAGREEMENT_FACTOR < measured[0] / offline[0] < DISAGREEMENT_FACTOR
-        )
-        return Estimate(*measured, "measured", disagrees)
+def estimated(readings: Mapping[StepSetting, Reading], at: StepSetting) -> Estimate | None:
+    """Return the estimate of a configuration from readings; None if these are too few.
 
-
-def refusal(event: ProfileReported, zone: Zone) -> Facts | None:
-    """Return why a published profile does not count in its zone, with a `case`; None if it counts."""
-    is_shared = zone.policy.shares_base_model
-    if is_shared and event.key.base_model != zone.base_model:
-        return {
-            "case": "other_base_model",
-            "zone": zone.id,
-            "base_model": quoted(event.key.base_model),
-            "zone_base_model": zone.base_model,
-        }
-    types = {gpu.name: gpu for gpu in zone.gpu_types}
-    for point in event.points:
-        gpu = types.get(point.gpu_type)
-        if gpu is None:
-            return {"case": "unknown_gpu_type", "zone": zone.id, "gpu_type": point.gpu_type}
-        # Without a shared base model, speeds of GPU types are only relative to each other.
-        if is_shared and point.samples_per_s > gpu.samples_per_s * point.nodes:
-            return {
-                "case": "faster_than_node",
-                "gpu_type": gpu.name,
-                "samples_per_s": point.samples_per_s,
-                "most_samples_per_s": gpu.samples_per_s * point.nodes,
-            }
-        most_gib = gpu.memory_gib - zone.base_model_memory_gib
-        if point.memory_gib is not None and point.memory_gib > most_gib:
-            return {
-                "case": "more_than_node",
-                "gpu_type": gpu.name,
-                "memory_gib": point.memory_gib,
-                "most_gib": most_gib,
-            }
-    return None
-
-
-def _first_found(
-    sources: tuple[dict[StepSetting, Reading], ...], setting: StepSetting
-) -> tuple[float, float] | None:
-    for readings in sources:
-        if (found := next(_found(readings, setting), None)) is not None:
-            return found
-    return None
-
-
-def _found(readings: dict[StepSetting, Reading], at: StepSetting) -> Iterator[tuple[float, float]]:
-    """Yield durations with their errors: as measured, by micro-batch, by GPUs."""
+    A measured configuration counts as it is, then the interpolation by micro-batch, then by GPUs. One that is
+    wrong by more than `MOST_ERROR` does not count.
+    """
+    if (exact := readings.get(at)) is not None:
+        return Estimate(exact, 0.0, 0.0)
     for name in ("micro_batch_size", "gpus"):
+        number = getattr(at, name)
         along = {
-            getattr(held, name): reading.step_s
+            getattr(held, name): reading
             for held, reading in readings.items()
-            if held._replace(**{name: getattr(at, name)}) == at
+            if held._replace(**{name: number}) == at
         }
-        found = interpolated(along, getattr(at, name))
-        if found is not None:
-            yield found.value, found.relative_error
+        step_s = interpolated({each: reading.step_s for each, reading in along.items()}, number)
+        if step_s is None or step_s.relative_error > MOST_ERROR:
+            continue
+        memories = {each: r.memory_gib for each, r in along.items() if r.memory_gib is not None}
+        memory_gib = interpolated(memories, number)
+        if memory_gib is not None and memory_gib.relative_error > MOST_ERROR:
+            memory_gib = None
+        reading = Reading(
+            step_s.value,
+            steps=min(each.steps for each in along.values()),
+            tokens_per_sample=median(each.tokens_per_sample for each in along.values()),
+            memory_gib=None if memory_gib is None else memory_gib.value,
+        )
+        return Estimate(
+            reading, step_s.relative_error, 0.0 if memory_gib is None else memory_gib.relative_error
+        )
+    return None
+
+
+def _disagree(profile: Estimate | None, runs: Estimate | None) -> bool:
+    """Return whether a profile has another duration than runs of its configuration, or more memory. Runs may
+    take less memory, since their records may be shorter."""
+    if profile is None or runs is None:
+        return False
+    factor = profile.reading.step_s / runs.reading.step_s
+    most = DISAGREEMENT_FACTOR * (1 + runs.relative_error)
+    memory_gib, most_gib = profile.reading.memory_gib, runs.most_memory_gib
+    return not 1 / most < factor < most or (
+        memory_gib is not None and most_gib is not None and memory_gib >= most_gib * DISAGREEMENT_FACTOR
+    )
 
 
 def _mean(old: Reading, new: Reading) -> Reading:
@@ -314,6 +353,14 @@ def _median(readings: list[Reading]) -> Reading:
     )
 
 
+def _lower_median(readings: list[Reading]) -> Reading:
+    """Return the lower median of duration and memory, so that one of two profilers raises neither."""
+    by_step_s = sorted(readings, key=lambda reading: reading.step_s)
+    memories = [reading.memory_gib for reading in readings if reading.memory_gib is not None]
+    memory_gib = median_low(memories) if memories else None
+    return by_step_s[(len(readings) - 1) // 2]._replace(memory_gib=memory_gib)
+
+
 def _digest(*parts: str) -> bytes:
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=_DIGEST_BYTES).digest()
 
@@ -324,3 +371,11 @@ def _kind(zone: str, key: ProfileKey) -> bytes:
 
 def _writer(user: str) -> bytes:
     return _digest(user)
+
+
+def _profiler(name: str) -> bytes:
+    return _PROFILER + _digest(name)
+
+
+def _is_profiler(writer: bytes) -> bool:
+    return len(writer) > _DIGEST_BYTES

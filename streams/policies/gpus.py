@@ -49,7 +49,11 @@ class Gpus:
     @property
     def used(self) -> int:
         """Held GPUs."""
-        return sum(sum(holders.values()) for holders in self._held.values())
+        return sum(map(self.held_on, self._held))
+
+    def held_on(self, node: str) -> int:
+        """Return the held GPUs of a node."""
+        return sum(self._held.get(node, {}).values())
 
     def free(self) -> dict[str, int]:
         """Return the idle GPUs by node, of open nodes."""
@@ -131,7 +135,7 @@ class Gpus:
             self._idle.count(node, self._idle_on(node))
 
     def _idle_on(self, node: str) -> int:
-        return self._nodes[node] - sum(self._held.get(node, {}).values())
+        return self._nodes[node] - self.held_on(node)
 
 
 def described_gpus(gpus: int, held: Mapping[str, int], is_open: bool) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from bench.figures import Table
 from bench.report import locked_folder, write_artefacts
 from infra.errors import CommandError
 
@@ -24,3 +25,9 @@ def test_artefacts_that_cannot_be_written_are_one_line(tmp_path):
     (tmp_path / "auction.json").mkdir()
     with pytest.raises(CommandError, match=r": Is a directory"):
         write_artefacts(tmp_path, {"bench": "auction"}, [])
+
+
+def test_rows_of_a_table_may_lack_columns(tmp_path):
+    table = Table("mixed", [{"name": "a", "jobs": 3}, {"name": "b", "pairs": 4}])
+    write_artefacts(tmp_path, {"bench": "merging"}, [table])
+    assert (tmp_path / "mixed.csv").read_text().split() == ["name,jobs,pairs", "a,3,", "b,,4"]

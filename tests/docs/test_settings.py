@@ -86,7 +86,7 @@ def written(field: FieldInfo) -> str:
     """Return a default as pages write it."""
     match field.default:
         case value if value is PydanticUndefined:
-            return "required"
+            return "required" if field.default_factory is None else "by other settings"
         case bool(value):
             return str(value).lower()
         case int(value) | float(value):

@@ -29,6 +29,7 @@ HARMLESS = {
         *NOWHERE,
     ],
     "prices": ["c", "z", *NOWHERE],
+    "profile": ["none", "none.jsonl"],
     "quote": ["none.yaml", *NOWHERE],
     "simulate": ["--jobs", "2", "--span-slots", "2"],
     "submit": ["none.yaml", *NOWHERE],

@@ -52,7 +52,7 @@ def test_story_states_order_delivery_and_payment(bench: Bench) -> None:
     (accepted,) = bench.send(event)
     assert describe(order(bench), "auction") == [f"its data are ordered from {PRICE_AND_TIME}"]
     assert describe(event, "auction") == [
-        "fast has prepared 900 samples in prepared/j.jsonl, 18000 bytes",
+        "fast has prepared 900 samples in prepared/c/fast/0/j.jsonl, 18000 bytes",
         f"BLAKE2b {'a' * 64}",
     ]
     assert describe(accepted, "auction") == ["delivered (in_time): fast gets 3.0000"]

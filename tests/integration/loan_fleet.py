@@ -65,8 +65,8 @@ class Fleet(WatchedDeployment):
                     InferenceLoadReported(cell=CELL, zone=SERVING, time_s=time.time(), load=self.load)
                 )
 
-    def submit(self, job_id: str, work_samples: int, **workload: Any) -> None:
-        """A job of the tiny default model."""
+    def workload(self, work_samples: int, **fields: Any) -> ElasticWorkload:
+        """Training of the tiny default model."""
         work = {
             "work_samples": work_samples,
             "model": "tiny-llama",
@@ -78,14 +78,18 @@ class Fleet(WatchedDeployment):
                 "learning_rate": 1e-3,
             },
             "samples_per_s": 100.0,
-            **workload,
+            **fields,
         }
+        return ElasticWorkload.model_validate(work)
+
+    def submit(self, job_id: str, work_samples: int, **fields: Any) -> None:
+        """Submit a job of `workload`."""
         event = JobSubmitted(
             cell=CELL,
             zone=TRAINING,
             user="ann",
             job_id=job_id,
-            workload=ElasticWorkload.model_validate(work),
+            workload=self.workload(work_samples, **fields),
             terms=ElasticTerms(),
         )
         self.send(event)

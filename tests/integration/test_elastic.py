@@ -1,6 +1,7 @@
 """Real data-parallel training on servers that a real lender lends and takes back, through Kafka."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from schemas.decisions import JobQuoted, JobWithdrawn
 from schemas.elastic.outcomes import ElasticForecast, JobProfiled
 from schemas.elastic.workload import ElasticTerms
 from schemas.fleet import NodeSeen
-from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
+from schemas.jobs import JobQuoteRequested, JobWithdrawalRequested
 from schemas.loans import OfferAnswered, ReclaimEnded
 from tests.integration import deployment
 from tests.integration.loan_fleet import BUSY, CELL, OWN, QUIET, READY_S, TRAINING, Fleet, running_fleet
@@ -56,16 +57,18 @@ def test_elastic_job_spreads_to_lent_server_and_returns(fleet: Fleet) -> None:
     fleet.assert_proven()
 
 
+UNKNOWN: dict[str, Any] = {"samples_per_s": None, "max_workers": 2, "heterogeneous": True}
+
+
 def quote(fleet: Fleet, quote_id: str) -> ElasticForecast:
-    """Ask when the job `unknown` would end if it were submitted now."""
-    (submitted,) = [event for event in fleet.events(JobSubmitted) if event.job_id == "unknown"]
+    """Ask when a job of unknown speed would end if it were submitted now."""
     fleet.send(
         JobQuoteRequested(
             cell=CELL,
             quote_id=quote_id,
             user="ann",
             zone=TRAINING,
-            workload=submitted.workload,
+            workload=fleet.workload(10**6, **UNKNOWN),
             terms=ElasticTerms(),
         )
     )
@@ -84,9 +87,8 @@ def quote(fleet: Fleet, quote_id: str) -> ElasticForecast:
 def test_job_of_unknown_speed_is_measured_and_grows(fleet: Fleet) -> None:
     fleet.load = QUIET
     until(fleet.on_loan, "a server is lent")
-    fleet.submit("unknown", 10**6, samples_per_s=None, max_workers=2, heterogeneous=True)
-    until(lambda: fleet.resizes("unknown"), "the job is assigned")
     assert quote(fleet, "before").speed_from == "assumed"
+    fleet.submit("unknown", 10**6, **UNKNOWN)
 
     def profiles() -> list[JobProfiled]:
         return [profiled for profiled in fleet.decided(JobProfiled) if profiled.job_id == "unknown"]

@@ -51,7 +51,7 @@ def submitted(job_id: str, workload: TuningWorkload) -> JobSubmitted:
 def test_merged_jobs_are_both_completed(fleet: WatchedDeployment) -> None:
     jobs = {
         "teacher": tuning_workload("code-pages", 120),
-        "learner": tuning_workload("more-code-pages", 150, accuracy=0.2),
+        "learner": tuning_workload("more-code-pages", 240, accuracy=0.2),
     }
     fleet.send(*(submitted(job_id, workload) for job_id, workload in jobs.items()))
     for job_id in jobs:

@@ -24,6 +24,7 @@ from schemas.auction.deliveries import (
     PreprocessingClosed,
     PreprocessingDelivered,
     PreprocessingOrdered,
+    delivery_path,
 )
 from schemas.auction.evidence import JobReplanned
 from schemas.base import Outcome
@@ -205,7 +206,12 @@ def test_other_data_than_delivered_are_paid_back(fleet: WatchedDeployment) -> No
         vendor=order.vendor,
         order_id=order.order_id,
         job_id="forged",
-        delivery=Delivery(path="raw.jsonl", digest="0" * 64, size_bytes=size_bytes, samples=83),
+        delivery=Delivery(
+            path=delivery_path("demo", order.vendor, order.order_id),
+            digest="0" * 64,
+            size_bytes=size_bytes,
+            samples=83,
+        ),
     )
     before = len(fleet.decided(EventIgnored))
     other = forged.model_copy(update={"vendor": "couriers"})

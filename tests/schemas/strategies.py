@@ -134,8 +134,10 @@ def consistent(configuration: dict[str, Any]) -> dict[str, Any]:
 
 
 def _consistent_tuning(workload: dict[str, Any]) -> None:
-    """Accuracy, and whether a merge helps, are measured on validation data."""
+    """Accuracy, and whether a merge helps, are measured on validation data; reuse needs sharing."""
     if workload.get("kind") == "tuning":
+        if not workload.get("sharing", True):
+            workload.pop("reusable", None)
         workload["validation_path"] = workload.get("validation_path") or "validation.jsonl"
 
 
@@ -229,6 +231,8 @@ def _consistent_elastic(workload: dict[str, Any]) -> None:
         tuning["most_global_batch_size"] = max(tuning["most_global_batch_size"], batch)
         rate = hyperparameters.get("learning_rate", 1e-4)
         tuning["most_learning_rate"] = max(tuning["most_learning_rate"], rate)
+        if tuning.get("least_learning_rate") is not None:
+            tuning["least_learning_rate"] = min(tuning["least_learning_rate"], rate)
 
 
 def _consistent_job(event: dict[str, Any]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def test_kind_selects_the_policy(policy, kind):
         (BOUNDS, "no kind is given"),
         ({"kind": "auction", **BOUNDS}, "micros: settings of policy pdftsp, write kind: pdftsp"),
         ({"kind": "auction", "bounds": 1}, "auction.bounds"),
-        ({"kind": "pdftsp"}, "pdftsp.money_unit_micros"),
+        ({"kind": "pdftsp", "money_unit_micros": 1}, "max_value_per_memory_micros: missing"),
         ({"kind": "pdftsp", **BOUNDS, "money_unit_micros": 0}, "pdftsp.money_unit_micros"),
         ({"kind": "fixed_price"}, "fixed_price.price_per_thousand_samples_micros"),
         ({"kind": "eft", **BOUNDS}, "eft.money_unit_micros"),

@@ -29,7 +29,7 @@ class LineJob(RigidGang):
 class LineGangs(RigidGangs[LineJob, Reason]):
     """See `RigidGangs`."""
 
-    def _assigned(self, job: LineJob) -> list[LineAssigned]:
+    def _order_start(self, job: LineJob) -> None:
         order = LineAssigned(
             zone=self.zone,
             node=job.leader,
@@ -41,7 +41,7 @@ class LineGangs(RigidGangs[LineJob, Reason]):
             resume_samples=job.job.samples_done,
             workload=job.workload,
         )
-        return [order.model_copy(update={"node": node}) for node in job.members]
+        self._outcomes.extend(order.model_copy(update={"node": node}) for node in job.members)
 
     def _changed(self, job: LineJob, width_before: int, why: Why[Reason]) -> Outcome:
         return LineChanged(

@@ -1,11 +1,19 @@
 """The cells' file: its valid contents, and one clear line for each invalid one."""
 
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
+from schemas.auction.bids import BidTerms
+from schemas.auction.settings import PdftspPolicy
+from schemas.decisions import JobAdmitted, JobRejected
+from schemas.jobs import JobSubmitted
+from schemas.lora import Dataset, LoraWorkload
+from streams.cell.cell import Cell
 from streams.worker.cells_file import MAX_FILE_BYTES, CellsFile, CellsFileError, load_cells
+from tests.support.cells import Bench
 
 CELL = """
   - cell: alpha
@@ -33,6 +41,38 @@ def test_epoch_is_given_where_the_file_has_none(tmp_path: Path) -> None:
     alpha, beta = load_cells(file, epoch_s=5.0)
 
     assert (alpha.cell, alpha.epoch_s, beta.cell, beta.epoch_s) == ("alpha", 5.0, "beta", 7.0)
+
+
+def test_pdftsp_is_one_line(tmp_path: Path) -> None:
+    text = re.sub(r"policy: \{.*?\}", "policy: {kind: pdftsp}", CELL, flags=re.DOTALL)
+    (cell,) = load_cells(write(tmp_path, f"cells:{text}"), epoch_s=0.0)
+    policy = cell.zones[0].policy
+    assert isinstance(policy, PdftspPolicy)
+    assert (policy.steepness, policy.bounds) == ("learned", None)
+    workload = LoraWorkload(
+        work_samples=100,
+        dataset=Dataset(path="d.jsonl", samples=100),
+        memory_gib=76.0,
+        speed_samples_per_s={"a100": 10.0},
+    )
+    slots_s = [cell.slot_s * slots for slots in (1, 1, 2)]
+    bids = [
+        JobSubmitted(
+            cell="alpha",
+            job_id=f"j{number}",
+            user="u",
+            zone="z1",
+            workload=workload.model_copy(update={"work_samples": int(5 * cell.slot_s)}),
+            terms=BidTerms(bid_micros=10**6, deadline_s=deadline_s),
+        )
+        for number, deadline_s in enumerate(slots_s)
+    ]
+    bench = Bench(cell=Cell("alpha"))
+    bench.send(cell)
+    first, second, third = (bench.send(one)[0] for one in bids)
+    assert isinstance(first, JobAdmitted)
+    assert isinstance(second, JobRejected)
+    assert isinstance(third, JobAdmitted)
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,31 @@ def test_truth_is_best_under_forecast_prices(competitors, task, value, lies, fas
     check_never_beaten(bench.cell.snapshot(), task, value, lies)
 
 
+@settings(max_examples=examples(150), deadline=None)
+@given(COMPETITORS, TASKS, MONEY, st.lists(MONEY, min_size=1, max_size=4), st.sampled_from([0, EARLIER_BIDS]))
+def test_truth_is_best_without_bounds(competitors, task, value, lies, earlier) -> None:
+    bench = bench_of(zone(horizon_slots=6, policy=PdftspPolicy(kind="pdftsp")))
+    for number in range(earlier):
+        bench.send(bid(f"earlier{number}", 3.0 + number / 3, work_samples=10, memory_gib=0.25))
+    for number, (amount, of_competitor) in enumerate(competitors):
+        bench.send(bid(f"competitor{number}", amount / UNIT, **of_competitor))
+    check_never_beaten(bench.cell.snapshot(), task, value, lies)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"money_unit_micros": UNIT},
+        {"money_unit_micros": UNIT, "max_value_per_memory_micros": UNIT},
+        {"steepness": "declared"},
+    ],
+    ids=["one bound", "two bounds", "no bound to follow"],
+)
+def test_missing_bounds_are_named(fields) -> None:
+    with pytest.raises(ValidationError, match=r"max_value_per_compute_micros.*: missing: declare all of"):
+        PdftspPolicy(kind="pdftsp", **fields)
+
+
 def test_what_was_learnt_goes_into_the_snapshot() -> None:
     bench = bench_of(market(opening("fast", 0.5), steepness="learned"))
     for number in range(EARLIER_BIDS):

@@ -203,7 +203,6 @@ def test_excessive_record_is_refused_unread(
         raise AssertionError("it is not read")
 
     monkeypatch.setattr("streams.worker.intake.decode_event", read)
-    monkeypatch.setattr("streams.worker.intake.from_json", read)
 
     assert INTAKE.claim(excessive) is None
     letter = INTAKE.admit(excessive)

@@ -5,7 +5,7 @@ from typing import Any
 
 from schemas.auction.batches import BatchSolution, SolvedPlan
 from schemas.auction.bids import BidTerms, DeadlineTerms, VendorLeft, VendorQuoted
-from schemas.auction.deliveries import PreprocessingDelivered, PreprocessingFailed
+from schemas.auction.deliveries import PreprocessingDelivered, PreprocessingFailed, delivery_path
 from schemas.auction.evidence import JobReplanned
 from schemas.auction.settings import PdftspPolicy
 from schemas.base import HOURS_PER_DAY, Event, Outcome
@@ -143,10 +143,18 @@ def vendor_left(name: str) -> VendorLeft:
 
 
 def delivered(
-    vendor: str, order_id: str, job_id: str = "j", samples: int = 900, size_bytes: int = 18_000
+    vendor: str,
+    order_id: str,
+    job_id: str = "j",
+    samples: int = 900,
+    size_bytes: int = 18_000,
+    path: str | None = None,
 ) -> PreprocessingDelivered:
     delivery = Delivery(
-        path=f"prepared/{job_id}.jsonl", digest="a" * 64, size_bytes=size_bytes, samples=samples
+        path=path or delivery_path("c", vendor, order_id),
+        digest="a" * 64,
+        size_bytes=size_bytes,
+        samples=samples,
     )
     return PreprocessingDelivered(
         cell="c", vendor=vendor, order_id=order_id, job_id=job_id, delivery=delivery

@@ -24,8 +24,8 @@ NOTICE_S = 120.0
 GPUS = 4
 """GPUs of each server."""
 GPU_TYPES = (
-    GpuType(name="V100", samples_per_s=4.0, memory_gib=128.0, gpus=GPUS),
-    GpuType(name="T4", samples_per_s=4.0 / 3, memory_gib=64.0, gpus=GPUS),
+    GpuType(name="V100", samples_per_s=400.0, memory_gib=128.0, gpus=GPUS),
+    GpuType(name="T4", samples_per_s=400.0 / 3, memory_gib=64.0, gpus=GPUS),
 )
 
 
@@ -76,12 +76,11 @@ def workload(work_s: float = 600.0, workers: tuple[int, int] = (1, 1), **fields:
     """A job that takes one worker so many seconds, at a sample per second."""
     return ElasticWorkload(
         work_samples=int(work_s),
-        model="models/tiny",
         dataset=Dataset(path="data.jsonl", samples=100),
         hyperparameters=TrainingHyperparameters(global_batch_size=max(64, workers[1])),
         min_workers=workers[0],
         max_workers=workers[1],
-        **{"samples_per_s": 1.0, **fields},
+        **{"model": "models/tiny", "samples_per_s": 1.0, **fields},
     )
 
 

@@ -31,7 +31,7 @@ def borrowing_cell(servers: int = 1, lent: int = 3, **policy: object) -> CellCon
         id=LENDER,
         base_model="served",
         base_model_memory_gib=0.5,
-        gpu_types=(GpuType(name="V100", samples_per_s=4.0, memory_gib=128.0, gpus=GPUS),),
+        gpu_types=(GpuType(name="V100", samples_per_s=400.0, memory_gib=128.0, gpus=GPUS),),
         nodes=tuple(Node(id=f"i{number}", gpu_type="V100", tariff="flat") for number in range(lent)),
         policy=InferencePolicy(),
         lending=Lending(headroom=0.0, notice_s=NOTICE_S, borrowers=(Borrower(zone=ZONE),)),

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from executors.gang.folder import result_path
 from executors.lora.base_model import SharedBase
 from executors.lora.checkpoint import ADAPTER_CONFIG, ADAPTER_TENSORS, decode_state, encode_state
 from executors.lora.task import BYTES_PER_PARAMETER, LoraTask, TaskState
 from executors.node.checkpoints import Checkpoint, CheckpointStore
 from executors.node.files import digest_of, write_folder
+from executors.node.places import result_path
 from schemas.base import Record, Slot
 from schemas.fleet import Loss
 

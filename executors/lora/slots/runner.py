@@ -9,7 +9,6 @@ import torch
 from pydantic import JsonValue
 from transformers.utils.logging import disable_progress_bar
 
-from executors.gang.folder import checkpoint_root
 from executors.lora.base_model import load_base
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import FusedEngine, keep_freed_memory
@@ -18,6 +17,7 @@ from executors.lora.slots.checkpoints import AdapterOutput, RunCheckpoints
 from executors.lora.slots.settings import LoraSettings
 from executors.lora.slots.slot import SlotRuns
 from executors.lora.slots.workshop import Workshop
+from executors.node.places import checkpoint_root
 from executors.node.runner import Activity, CloseReason, DeviceLostError, Objection, RunnerContext
 from schemas.base import Record
 from schemas.commands import Command

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from executors.gang.reports import reportable
 from executors.lora.delivered import DataDifferError
 from executors.lora.faults import described, is_permanent
 from executors.lora.slots.checkpoints import FinishedRun
 from executors.lora.task import LoraTask
+from executors.node.losses import reportable
 from schemas.fleet import FleetEvent, RunFailed, RunFinished, RunProgressed, RunStarted
 from schemas.lora_commands import RunOrder, SlotAssigned
 from schemas.profiles import MeasuredSteps

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Collection
 from typing import Literal, TypeVar
 
-from executors.gang.folder import result_path
 from executors.lora.faults import UpdateError, is_permanent, raise_if_device_is_lost
 from executors.lora.slots.checkpoints import FinishedRun, RunProgress, SavedRun
 from executors.lora.slots.runs import SlotRun, SlotRunReports, task_of
 from executors.lora.slots.steps import FusedSteps
 from executors.lora.slots.workshop import Workshop
 from executors.node.checkpoints import Checkpoint, StaleWriterError
+from executors.node.places import result_path
 from executors.node.room import NoRoomError
 from executors.node.runner import Activity
 from schemas.fleet import FleetEvent
@@ -243,7 +243,9 @@ class SlotRuns:
             raise RuntimeError(f"the node holds base model {held}, not {wanted}")
         task = task_of(order)
         saved = None if newest is None else self._workshop.checkpoints.restore(newest)
-        self._workshop.engine.attach(task, None if saved is None else saved.state, order.delivery)
+        self._workshop.engine.attach(
+            task, None if saved is None else saved.state, order.delivery, order.source
+        )
         samples_done = base_samples = self._workshop.engine.samples_done(order.job_id)
         if saved is not None and saved.slot == self.assignment.slot:
             # The slot began before this process did.

@@ -17,7 +17,6 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from executors.gang.batches import share
-from executors.gang.folder import result_path
 from executors.gang.group import ProcessGroup
 from executors.gang.messages import Ended, Joined, RankProgress
 from executors.gang.models import check_length, model_directory, named_as_in_job
@@ -32,6 +31,7 @@ from executors.moe.serving.requests import BatchSchedule, Prompts, ServiceStep, 
 from executors.moe.serving.service import ExpertService, ServiceTerms
 from executors.moe.serving.statistics import Latencies, NewestAnswers, RoutingCounts, ServiceSummary
 from executors.node.files import write_folder
+from executors.node.places import result_path
 from schemas.base import Record
 from schemas.experts.commands import LayerPlacement
 from schemas.experts.reports import ExpertsProfiled, ExpertsRouted, LayerRouting

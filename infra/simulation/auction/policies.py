@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from infra.errors import CommandError
 from schemas.auction.settings import (
+    BOUNDS,
     AuctionPolicy,
     EarliestFinishPolicy,
     FixedPricePolicy,
@@ -19,9 +20,7 @@ from schemas.kind import PolicySettings
 PolicyName = Literal["auction", "pdftsp", "published", "titan", "eft", "ntm", "fixed-price"]
 """`published` is pdFTSP with the payment, the order and the search of the paper."""
 
-_BOUNDS = ("money_unit_micros", "max_value_per_compute_micros", "max_value_per_memory_micros")
-"""Settings that pdFTSP requires."""
-_DECLARED = {*_BOUNDS, "max_density_units"}
+_DECLARED = {*BOUNDS, "max_density_units"}
 """Settings that the auction as printed has too."""
 
 
@@ -47,17 +46,18 @@ class OtherPolicies:
             source: Source of the configuration, for messages.
 
         Raises:
-            CommandError: the fixed price is missing or superfluous; or neither a zone nor `prices` has the
-                bounds for pdFTSP; or the policy of a zone has no such prices; or a zone is
-                invalid under its new policy.
+            CommandError: the fixed price is missing or superfluous; or neither a zone nor `prices` has all
+                bounds, which the printed form needs and pdFTSP if it has any; or the policy of a zone has no
+                such prices; or a zone is invalid under its new policy.
         """
         if (self.price_per_thousand_samples_micros is None) == (self.policy == "fixed-price"):
             raise CommandError(
                 "--policy fixed-price needs --price-per-thousand-samples-micros, and no other policy takes it"
             )
-        policies = {zone.id: self._priced(zone, self._policy(zone, source)) for zone in cell.zones}
+        policies = {zone.id: self._policy(zone, source) for zone in cell.zones}
         zones = tuple(zone.model_copy(update={"policy": policies[zone.id]}) for zone in cell.zones)
         for zone in zones:
+            self._check_prices(zone)
             for fault in zone.policy.faults(zone):
                 raise CommandError(f"zone {zone.id}: {fault.message}")
         return cell.model_copy(update={"zones": zones})
@@ -65,7 +65,8 @@ class OtherPolicies:
     def _policy(self, zone: Zone, source: str) -> PolicySettings:
         match self.policy:
             case None:
-                return zone.policy
+                is_priced = self.prices and isinstance(zone.policy, PdftspPolicy)
+                return self._pdftsp(zone, source) if is_priced else zone.policy
             case "auction":
                 return AuctionPolicy()
             case "pdftsp" | "published":
@@ -83,24 +84,23 @@ class OtherPolicies:
 
     def _pdftsp(self, zone: Zone, source: str) -> PdftspPolicy:
         published = self.policy == "published"
-        fields = dict[str, Any](self.prices)
+        fields = dict[str, Any]()
         if isinstance(zone.policy, PdftspPolicy):
             fields = zone.policy.model_dump(include=_DECLARED if published else None, exclude={"kind"})
-        elif missing := [name for name in _BOUNDS if name not in self.prices]:
+        fields |= self.prices
+        missing = [name for name in BOUNDS if name not in fields]
+        if missing and (published or len(missing) < len(BOUNDS)):
             options = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
             raise CommandError(
-                f"zone {zone.id} of {source} declares no bounds on bids, as {self.policy} needs them: "
-                f"give {options}"
+                f"zone {zone.id} of {source} declares no bounds on bids, as {self.policy or 'pdftsp'} needs "
+                f"them: give {options}"
             )
         if published:
             fields |= {"payment": "published", "order": "published", "search": "published"}
         return PdftspPolicy(kind="pdftsp", **fields)
 
-    def _priced(self, zone: Zone, policy: PolicySettings) -> PolicySettings:
-        if not self.prices:
-            return policy
-        if not isinstance(policy, PdftspPolicy):
+    def _check_prices(self, zone: Zone) -> None:
+        if self.prices and not isinstance(zone.policy, PdftspPolicy):
             raise CommandError(
-                f"zone {zone.id} is under policy {policy.kind}, which has no {', '.join(self.prices)}"
+                f"zone {zone.id} is under policy {zone.policy.kind}, which has no {', '.join(self.prices)}"
             )
-        return policy.model_copy(update=self.prices)

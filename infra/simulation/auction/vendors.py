@@ -3,7 +3,7 @@
 import hashlib
 
 from infra.simulation.event_queue import Moments
-from schemas.auction.deliveries import PreprocessingDelivered, PreprocessingOrdered
+from schemas.auction.deliveries import PreprocessingDelivered, PreprocessingOrdered, delivery_path
 from schemas.codec import Decision
 from schemas.lora import Delivery
 
@@ -16,7 +16,7 @@ def deliver(decision: Decision, time_s: float) -> Moments:
     assert isinstance(order, PreprocessingOrdered), "only orders are delivered"
     samples = order.dataset.samples
     delivery = Delivery(
-        path=f"prepared/{order.vendor}/{order.order_id}.jsonl",
+        path=delivery_path(decision.cell, order.vendor, order.order_id),
         digest=hashlib.blake2b(order.order_id.encode(), digest_size=32).hexdigest(),
         size_bytes=samples * _BYTES_PER_SAMPLE,
         samples=samples,

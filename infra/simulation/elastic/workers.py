@@ -7,13 +7,15 @@ from infra.simulation.gangs import VirtualGangs, VirtualJob
 from schemas.commands import Command
 from schemas.elastic.commands import WorkersAssigned, WorkersReleased
 from schemas.fleet import RunFinished, RunProgressed, RunStarted
-from schemas.profiles import LEAST_STEP_S, MeasuredSteps
+from schemas.profiles import LEAST_STEP_S, MAX_TOKENS_PER_GPU_S, MeasuredSteps
 
 PREEMPTION_S = 63.0
 """Time that a preemption costs a job: its checkpoint is written, its workers end, others start elsewhere and
 load it (thesis, section 3.7.5, measured on a testbed)."""
 FIRST_REPORT_S = 60.0
-"""Time after which workers report measured steps."""
+"""Time after which workers first report measured steps."""
+_REPORTS_S = FIRST_REPORT_S, 2 * FIRST_REPORT_S
+"""Times of the reports of measured steps: later ones would only repeat them."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +56,16 @@ class VirtualWorkers(VirtualGangs[VirtualJob]):
         is_leader = command.node == command.members[0].node
         if is_leader:
             yield job.since_s, RunStarted(**fields, samples_done=min(int(job.samples_done), work))
-        report_s, steps = job.since_s + FIRST_REPORT_S, self._measured(command, job.samples_per_s)
-        if is_leader and steps is not None and report_s < end_s:
-            yield report_s, None
-            done = int(job.samples_by(report_s))
-            yield (
-                report_s,
-                RunProgressed(
-                    **fields, samples_done=done, node_s=FIRST_REPORT_S, measured=steps, complete=False
-                ),
-            )
+        steps, began_s = self._measured(command, job.samples_per_s) if is_leader else None, job.since_s
+        for node_s in _REPORTS_S if steps is not None else ():
+            report_s = began_s + node_s
+            if report_s < end_s:
+                yield report_s, None
+                done = int(job.samples_by(report_s))
+                yield (
+                    report_s,
+                    RunProgressed(**fields, samples_done=done, node_s=node_s, measured=steps, complete=False),
+                )
         yield end_s, None
         if is_leader:
             yield end_s, RunFinished(**fields, samples_done=work)
@@ -108,7 +110,7 @@ def measured_steps(
     return MeasuredSteps(
         micro_batch_size=min(shape.micro_batch_size, -(-batch // gpus)),
         step_s=step_s,
-        tokens_per_sample=1.0,
+        tokens_per_sample=min(shape.sequence_length, MAX_TOKENS_PER_GPU_S * step_s * gpus / batch),
         steps=max(int(FIRST_REPORT_S / step_s), 1),
         precision="bfloat16",
         gpus=gpus,

@@ -18,6 +18,7 @@ _WORD = {
 _PROFILE = {
     "measured": ", in runs of other users",
     "offline": ", by a published profile",
+    "interpolated": ", between runs of other users' jobs of other micro-batches",
     "own_runs": ", in runs of the user, who answers for it",
 }
 

@@ -29,12 +29,13 @@ SENTENCES = MappingProxyType(
         "invalid_configuration/too_many_node_slots_to_solve": (
             "zone {zone}: {node_slots} node-slots, and a solver is asked about {most_node_slots} at most"
         ),
-        "data_differ": "node {node} holds other data than were delivered",
+        "data_differ": "node {node} holds other data than were delivered, or data that are not the job's",
         "data_missing": "there is no file {path}",
         "data_unreadable": "{path} has no line that is a JSON object",
         "too_little_left": "too little of {path} is left without duplicates and unfit records",
         "more_data_than_ordered": "{path} has more samples than the declared {declared_samples}",
         "vendor_unable": "the vendor cannot prepare {path}",
+        "wrong_path": "{path} was delivered, and only {ordered_path} is accepted",
         "wrong_size": (
             "{samples} samples were delivered, and {least_samples} to {most_samples} are accepted"
         ),
@@ -53,6 +54,7 @@ SENTENCES = MappingProxyType(
             f"delivery_failed/{case}": f"{{vendor}} {text} {{path}}, and no other vendor can do it"
             for case, text in {
                 "vendor_unable": "cannot prepare",
+                "wrong_path": "delivered another file than ordered, for",
                 "wrong_size": "delivered too few or too many samples of",
                 "data_differ": "delivered other data than it stated, for",
             }.items()

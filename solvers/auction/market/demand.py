@@ -92,21 +92,27 @@ class Known(NamedTuple):
 
     @classmethod
     def of(cls, workload: LoraWorkload, zone: Zone, profiles: Profiles = NO_PROFILES) -> Self:
-        """Return the measurements that cover a task in a zone; the user's own only in place of a
-        declaration."""
+        """Return the measurements that cover a task in a zone.
+
+        Runs of others count before the zone's rows. All other profiles count only where there is neither a
+        row nor a declaration: anyone may publish one, and the user's own runs are as a declaration. So a
+        forged profile changes no bid with a claim, and no user's own runs change its price.
+        """
         rows = covering_rows(workload.hyperparameters, zone)
         speeds: dict[str, tuple[float, ProfileSource | None]] = {
             row.gpu_type: (row.samples_per_s, None) for row in rows
         }
-        own = {gpu_type: each for gpu_type, each in profiles.items() if each.source == "own_runs"}
-        others = {gpu_type: each for gpu_type, each in profiles.items() if gpu_type not in own}
-        speeds |= {gpu_type: (each.samples_per_s, each.source) for gpu_type, each in others.items()}
+        measured = {gpu_type: each for gpu_type, each in profiles.items() if each.source == "measured"}
+        weaker = {gpu_type: each for gpu_type, each in profiles.items() if gpu_type not in measured}
+        speeds |= {gpu_type: (each.samples_per_s, each.source) for gpu_type, each in measured.items()}
         if workload.speed_samples_per_s is None:
-            speeds = {gpu_type: (each.samples_per_s, each.source) for gpu_type, each in own.items()} | speeds
+            speeds = {
+                gpu_type: (each.samples_per_s, each.source) for gpu_type, each in weaker.items()
+            } | speeds
         memories: dict[str, _Memory] = {row.gpu_type: (row.memory_gib, None) for row in rows}
-        memories |= _memories(others)
+        memories |= _memories(measured)
         if not memories and workload.memory_gib is None:
-            memories = _memories(own)
+            memories = _memories(weaker)
         return cls(dict(sorted(speeds.items())), *_largest(memories))
 
 

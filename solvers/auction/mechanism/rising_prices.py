@@ -19,8 +19,15 @@ from solvers.compiled import Floats
 
 _REACHED_PART = 0.8
 """Part of the winners, from the highest offer down, whose least offer prices reach."""
+_REACHED_PART_ALONE = 0.05
+"""This part without declared bounds: nearly the maximum, by which alpha and beta are defined, but not that of
+one absurd winner."""
+_MOST_DENSITY = 10.0
+"""Most b-bar, in means of earlier winners, by which a bid raises prices without declared bounds."""
 _LEAST_AWARDS = 20
 """Least awards; with fewer, the declared bounds are used."""
+_FORGOTTEN_AWARDS = 2.0**-40
+"""Number of awards, halved with each horizon, below which their mean is forgotten."""
 _LEAST_STEEPNESS = 0.05
 """Least alpha and beta: even with high opening prices, a taken node-slot stays dearer than an empty one."""
 _CLASSES_PER_OCTAVE = 8
@@ -36,13 +43,17 @@ class LearnedSteepness:
     they rose more, it would stay half empty. Losing bids are ignored, since they cost nothing and could be
     arbitrary. No bid affects its own price, since a winner counts only for later bids. If node-slots open at
     zero, the first bid wins and winners reveal nothing, so the declared bounds are used.
+
+    Without declared bounds, a full node-slot costs what one in twenty winners offered or exceeded, wherever
+    it opens. Until there are enough awards, alpha = beta = 1: a full node-slot then costs e - 1 times the
+    mean b-bar of its winners, in any unit of money.
     """
 
-    def __init__(self, declared: PriceRises, memory_slots: int) -> None:
+    def __init__(self, declared: PriceRises | None, memory_slots: int) -> None:
         """Make an empty record.
 
         Args:
-            declared: parameters until there are enough awards.
+            declared: parameters until there are enough awards; None if no bounds are declared.
             memory_slots: half-life of counted offers.
         """
         self._declared = declared
@@ -57,11 +68,24 @@ class LearnedSteepness:
 
     def rises(self) -> PriceRises:
         """Return the parameters of the rise of prices with the next award."""
-        if self._awards < _LEAST_AWARDS or self._award_micros <= 0 or self._opening_micros <= 0:
-            return self._declared
+        declared = self._declared
+        is_known = self._awards >= _LEAST_AWARDS and self._award_micros > 0 and bool(self._offers)
+        if declared is None and not is_known:
+            return PriceRises(1.0, 1.0, self.most_density_micros())
+        if declared is not None and not (is_known and self._opening_micros > 0):
+            return declared
         missing_micros = self._reached_offer_micros() - math.e * self._opening_micros / self._awards
         steepness = max(missing_micros / ((math.e - 1) * self._award_micros / self._awards), _LEAST_STEEPNESS)
-        return PriceRises(steepness, steepness, self._declared.max_density_micros)
+        return PriceRises(steepness, steepness, self.most_density_micros())
+
+    def most_density_micros(self) -> float:
+        """Return the largest b-bar by which an award raises prices: any without bounds and earlier
+        winners."""
+        if self._declared is not None:
+            return self._declared.max_density_micros
+        if self._awards < _FORGOTTEN_AWARDS or self._award_micros <= 0:
+            return math.inf
+        return _MOST_DENSITY * self._award_micros / self._awards
 
     def count_award(self, offer_micros: float, density_micros: float, opening_micros: float) -> None:
         """Count a winner.
@@ -71,7 +95,7 @@ class LearnedSteepness:
             density_micros: its b-bar.
             opening_micros: mean price of its node-slots when they were empty.
         """
-        self._offers[_class_of(min(offer_micros, self._declared.max_density_micros))] += 1
+        self._offers[_class_of(min(offer_micros, self.most_density_micros()))] += 1
         self._awards += 1
         self._award_micros += density_micros
         self._opening_micros += opening_micros
@@ -102,7 +126,7 @@ class LearnedSteepness:
 
     def _reached_offer_micros(self) -> float:
         """Return the least offer of the part of the winners with the highest offers."""
-        left = self._offers.total() * _REACHED_PART
+        left = self._offers.total() * (_REACHED_PART_ALONE if self._declared is None else _REACHED_PART)
         for place in sorted(self._offers, reverse=True):
             left -= self._offers[place]
             if left <= 0:
@@ -248,6 +272,8 @@ class RisingPrices:
     def _density_micros(self, schedule: Schedule, welfare_micros: int) -> float:
         """Return b-bar_il, clipped to the bound that prices follow."""
         density_micros = welfare_micros / (schedule.compute_used + schedule.memory_used)
+        if self._steepness is not None:
+            return min(density_micros, self._steepness.most_density_micros())
         return (
             density_micros
             if self._declared is None

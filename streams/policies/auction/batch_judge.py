@@ -48,7 +48,6 @@ _Fault = tuple[RejectionReason, Facts]
 class BatchJudge(Judge):
     """Judge that decides about the bids of a slot together."""
 
-    takes_profiles = False
     quote_facts: Mapping[str, Fact] = MappingProxyType({"case": "decided_together"})
 
     def __init__(

@@ -154,6 +154,7 @@ class JobBook:
                         resume_samples=job.job.samples_done,
                         dataset=job.dataset,
                         delivery=None if job.order is None else job.order.delivery,
+                        source=None if job.order is None else job.workload.dataset.path,
                         hyperparameters=job.workload.hyperparameters,
                         speed_is_declared=self.outlook.speed_is_declared(job, row),
                         memory_limit_gib=self.outlook.memory_limit_gib(job),

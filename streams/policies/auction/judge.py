@@ -196,8 +196,6 @@ class Judge:
     """Decides about the bids of one zone, about each at its arrival: no bid waits, and there is no state. A
     subclass may decide later."""
 
-    takes_profiles = True
-    """Whether profiles count; not where a bid's demand is computed again later, when they may differ."""
     quote_facts: Mapping[str, Fact] = NO_FACTS
     """Facts of a quote with a plan: a `case` with its meaning here."""
 

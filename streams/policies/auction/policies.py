@@ -85,11 +85,14 @@ def opening_of(policy: PolicySettings, fleet: Fleet, calendar: Calendar) -> Empt
     )
 
 
-def _declared_rises(policy: PdftspPolicy) -> PriceRises:
-    unit = policy.money_unit_micros
+def _declared_rises(policy: PdftspPolicy) -> PriceRises | None:
+    bounds = policy.bounds
+    if bounds is None:
+        return None
+    unit = bounds.money_unit_micros
     return PriceRises(
-        alpha=policy.max_value_per_compute_micros / unit,
-        beta=policy.max_value_per_memory_micros / unit,
+        alpha=bounds.max_value_per_compute_micros / unit,
+        beta=bounds.max_value_per_memory_micros / unit,
         max_density_micros=policy.max_density_units * unit,
     )
 

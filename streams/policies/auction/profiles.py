@@ -1,11 +1,12 @@
 """The profiles of an auction zone: which count for a bid, and what its runs measure."""
 
+from schemas.auction.evidence import ProfileSource
 from schemas.cells import GpuType, Zone
 from schemas.fleet import RunProgressed
 from schemas.lora import LoraWorkload
 from schemas.profiles import ProfileKey, sequence_class
 from solvers.auction.market.demand import ProfiledSpeed, Profiles, least_memory_gib
-from streams.cell.profiles import Reading, StepSetting, ZoneProfiles
+from streams.cell.profiles import Estimate, Reading, StepSetting, ZoneProfiles, estimated
 
 _OWN_MARGIN = 0.1
 """Part by which a user's own measurements are relaxed: they count like a declaration, for which the user is
@@ -25,31 +26,26 @@ def key_of(workload: LoraWorkload, zone: Zone) -> ProfileKey:
 
 
 def profiles_of(workload: LoraWorkload, user: str, zone: Zone, profiles: ZoneProfiles) -> Profiles:
-    """Return the profiles that count for a user's task, by GPU type.
+    """Return the profiles of a user's task, by GPU type: of each type from the first source that has it.
 
-    Runs of other users count first, and then published profiles. The user's own runs count only for what the
-    bid does not declare, like a declaration: a bid is never priced by what its user could have measured on
-    purpose. Memory counts at least for what full sequences need: records of other users may be shorter.
+    Runs of other users come first, then published profiles, then the user's own runs. A micro-batch that none
+    has measured is interpolated, with a margin of its error; see `Known.of` for what counts before a claim.
+    Memory counts at least for what full sequences need: records of other users may be shorter.
     """
     key, batch = key_of(workload, zone), workload.hyperparameters.batch_size
     base = zone.base_dimensions
     least_gib = 0.0 if base is None else least_memory_gib(workload.hyperparameters, base)
+    others, offline, own = profiles.others(key, user), profiles.offline(key), profiles.own(key, user)
     found: dict[str, ProfiledSpeed] = {}
-    own = profiles.own(key, user)
     for gpu in zone.gpu_types:
         at = StepSetting(gpu.name, batch)
-        if (reading := profiles.others(key, user).get(at)) is not None:
-            found[gpu.name] = ProfiledSpeed(
-                _speed(reading, at, gpu), _memory_gib(reading, least_gib), "measured"
-            )
-        elif (reading := profiles.offline(key).get(at)) is not None:
-            found[gpu.name] = ProfiledSpeed(
-                _speed(reading, at, gpu), _memory_gib(reading, least_gib), "offline"
-            )
-        elif (reading := own.get(at)) is not None:
-            memory_gib = None if reading.memory_gib is None else reading.memory_gib * (1 + _OWN_MARGIN)
-            speed = _speed(reading, at, gpu) * (1 - _OWN_MARGIN)
-            found[gpu.name] = ProfiledSpeed(speed, memory_gib, "own_runs")
+        if (estimate := estimated(others, at)) is not None:
+            source: ProfileSource = "measured" if at in others else "interpolated"
+            found[gpu.name] = _profiled(estimate, gpu, batch, source, least_gib)
+        elif (estimate := estimated(offline, at)) is not None:
+            found[gpu.name] = _profiled(estimate, gpu, batch, "offline", least_gib)
+        elif (estimate := estimated(own, at)) is not None:
+            found[gpu.name] = _profiled(estimate, gpu, batch, "own_runs", 0.0, _OWN_MARGIN)
     return found
 
 
@@ -67,7 +63,7 @@ def measure(
         steps is None
         or steps.micro_batch_size != batch
         or steps.precision != key.precision
-        or sequence_class(steps.tokens_per_sample) != key.sequence_tokens
+        or not steps.has_length_of(workload.hyperparameters.sequence_length)
     ):
         return
     reading = Reading(
@@ -80,9 +76,13 @@ def measure(
     profiles.measure(key, user, StepSetting(gpu.name, batch), reading)
 
 
-def _memory_gib(reading: Reading, least_gib: float) -> float | None:
-    return None if reading.memory_gib is None else max(reading.memory_gib, least_gib)
-
-
-def _speed(reading: Reading, at: StepSetting, gpu: GpuType) -> float:
-    return min(reading.samples_per_s(at), gpu.samples_per_s)
+def _profiled(
+    estimate: Estimate, gpu: GpuType, batch: int, source: ProfileSource, least_gib: float, margin: float = 0.0
+) -> ProfiledSpeed:
+    """Return an estimate on its unfavourable side, and a margin further: slower, and with more memory."""
+    memory_gib = estimate.most_memory_gib
+    return ProfiledSpeed(
+        min(batch / estimate.slowest_step_s, gpu.samples_per_s) * (1 - margin),
+        None if memory_gib is None else min(max(memory_gib * (1 + margin), least_gib), gpu.memory_gib),
+        source,
+    )

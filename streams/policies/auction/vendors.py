@@ -12,6 +12,7 @@ from schemas.auction.deliveries import (
     PreprocessingFailed,
     PreprocessingOrdered,
     PreprocessingReport,
+    delivery_path,
 )
 from schemas.auction.settings import MarketPolicy
 from schemas.base import Event
@@ -48,6 +49,7 @@ class Vendors:
         self._deliveries = policy.deliveries
         self.quotes: dict[str, VendorQuoted] = {}
         """Latest quote of each vendor."""
+        self._cell = context.cell.cell
         self._zone = context.zone.id
         self._market_zones = {zone.id for zone in context.cell.zones if isinstance(zone.policy, MarketPolicy)}
         self._names = context.cell.vendors
@@ -160,6 +162,10 @@ class Vendors:
             self._close(job, order, event.reason, facts)
 
     def _deliver(self, job: PlannedJob, order: VendorOrder, event: PreprocessingDelivered) -> None:
+        path = delivery_path(self._cell, order.vendor, order.order_id)
+        if event.delivery.path != path:
+            self._close(job, order, "wrong_path", {"path": event.delivery.path, "ordered_path": path})
+            return
         samples, most = event.delivery.samples, job.workload.dataset.samples
         least = self._least_samples(job)
         if not least <= samples <= most:

@@ -285,7 +285,7 @@ class AuctionZone:
         self._close_borrowed()
 
     def _profiles_of(self, workload: LoraWorkload, user: str) -> Profiles:
-        if not self.judge.takes_profiles:
+        if not self.zone.policy.takes_profiles:
             return NO_PROFILES
         return profiles_of(workload, user, self.zone, self._profiles)
 

@@ -9,7 +9,7 @@ from streams.policies.elastic.expectation import Expectation
 from streams.policies.elastic.profiles import KnownSteps
 from streams.policies.gang.generation import Gang
 
-_BYTES_PER_JOB = 480
+_BYTES_PER_JOB = 500
 """Packed numbers of a job and its user's last turn, besides its nodes and its end."""
 LEAST_PACE = 1 / 16
 """Least part of its speed by its profile, or as declared, that a job is expected to have."""
@@ -17,6 +17,10 @@ MOST_PACE = 2.0
 """Most of its speed by its profile, or as declared, that a job is expected to have."""
 MOST_ERROR = 16.0
 """Largest expected relative error."""
+_REFUTED = 2.0
+"""Factor by which a promised speed exceeds the measured one that refutes it."""
+_REFUTING_REPORTS = 2
+"""Reports in a row that refute the speed by which a job started."""
 _BYTES_PER_NODE = 16
 """Packed number of a node, besides its id."""
 
@@ -45,8 +49,10 @@ class ElasticJob(Gang):
     """Expected error of its running time, see `duration_error_pct`; None where nothing is measured."""
     measured_generation: int = 0
     """Last generation with a measurement; 0 before the first."""
-    gives_way: bool = False
-    """Whether its first measurement refutes the declared speed by which it started."""
+    promised_per_s: float | None = None
+    """Expected speed of one worker by which it started first; None where nothing was known, or later."""
+    refutations: int = 0
+    """Number of reports in a row by which its speed is half of the promised one or less."""
     _: KW_ONLY
     known: KnownSteps | None
     """Measured steps of its kind at its submission or, later, when its generation was first measured."""
@@ -114,6 +120,17 @@ class ElasticJob(Gang):
         return None if self.relative_error is None else 100 * self.relative_error
 
     @property
+    def gives_way(self) -> bool:
+        """Whether jobs may start in its place, as it started by a speed that it does not reach. One report
+        may err, and a job without checkpoints would lose all of its work."""
+        return self.refutations >= _REFUTING_REPORTS and bool(self.members) and self.keeps_progress
+
+    @property
+    def is_known_by_runs(self) -> bool:
+        """Whether its expected speed is measured, in runs of its kind or its own."""
+        return self.expected.speed_from == "measured" or self.measured_generation > 0
+
+    @property
     def is_assumed(self) -> bool:
         """Whether its speed is neither known nor declared: its present workers, if any, are to measure it."""
         return self.expected.speed_from == "assumed"
@@ -135,6 +152,12 @@ class ElasticJob(Gang):
         deviation = min(abs(ratio - 1), MOST_ERROR)
         before = deviation if self.relative_error is None else self.relative_error
         self.relative_error = (before + deviation) / 2
+
+    def check_promise(self, samples_per_s: float) -> None:
+        """Count a measured speed of one worker that refutes the one by which the job started."""
+        if self.promised_per_s is not None:
+            is_refuted = self.promised_per_s >= _REFUTED * samples_per_s
+            self.refutations = self.refutations + 1 if is_refuted else 0
 
     def measure(self, samples_per_s: float, assumed_spanning: float) -> None:
         """Correct the expected speed by the measured speed of its present workers.

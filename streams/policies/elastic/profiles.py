@@ -1,6 +1,6 @@
 """The profiles of an elastic zone: what its runs measure, and the step times that are known of a job."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self, cast
 
@@ -9,7 +9,7 @@ from schemas.elastic.settings import ElasticPolicy
 from schemas.elastic.workload import ElasticWorkload
 from schemas.profiles import MeasuredSteps, Precision, ProfileKey, sequence_class
 from solvers.common.step_curve import StepCurve, StepPoint, fit_curve
-from streams.cell.profiles import Reading, StepSetting, ZoneProfiles
+from streams.cell.profiles import Reading, Source, StepSetting, ZoneProfiles
 from streams.policies.elastic.sizes import ServerSizes
 from streams.policies.policy import ZoneContext
 
@@ -48,7 +48,8 @@ class ElasticProfiles:
     ) -> bool:
         """Add measured steps of a user's job, for its dataset and for any; return whether they count.
 
-        Steps on several GPU types, or of other GPUs than the job has, do not count.
+        Steps on several GPU types, of other GPUs than the job has, or of another class of lengths than its
+        sequences do not count: records that are cut short make steps that full ones do not reach.
 
         Args:
             members: workers by node.
@@ -57,20 +58,22 @@ class ElasticProfiles:
         gpu_type = types.pop()
         if types or gpu_type is None or steps.gpus != sum(members.values()) * workload.gpus_per_worker:
             return False
+        if not steps.has_length_of(workload.hyperparameters.sequence_length):
+            return False
         setting = StepSetting(gpu_type, steps.micro_batch_size, steps.gpus, len(members))
         for key in _keys(workload, (steps.precision,)):
             self._profiles.measure(key, user, setting, Reading.of(steps))
         return True
 
     def known(self, workload: ElasticWorkload, user: str) -> KnownSteps | None:
-        """Return what is known of a user's job: by steps with its dataset, else with any; None without any.
+        """Return what is known of a user's job; None without anything.
 
-        In each configuration, the user's own runs count before those of others, and these before offline
-        profiles. Steps on other GPUs than the reference one count only if it has none.
+        Measured steps count first: those with its dataset, else those with any. In each configuration, the
+        user's own runs count before those of others. Without any, offline profiles count in the same order,
+        unless the job declares its speed: whoever may publish profiles cannot correct a user. Steps on other
+        GPUs than the reference one count only if it has none.
         """
-        keys = _keys(workload, _PRECISIONS)
-        for of_dataset in keys[::2], keys[1::2]:
-            readings, source = self._profiles.counting(of_dataset, user)
+        for readings, source in self._readings(workload, user):
             of_reference = {at: each for at, each in readings.items() if at.gpu_type == self._reference}
             counting = of_reference or readings
             points = [
@@ -79,6 +82,21 @@ class ElasticProfiles:
             if points:
                 return KnownSteps(fit_curve(points), source)
         return None
+
+    def _readings(
+        self, workload: ElasticWorkload, user: str
+    ) -> Iterator[tuple[dict[StepSetting, Reading], Source]]:
+        """Yield the readings of a job's kinds by configuration, with their source; those that count first."""
+        profiles, keys = self._profiles, _keys(workload, _PRECISIONS)
+        with_its_dataset, with_any = keys[::2], keys[1::2]
+        for kinds in with_its_dataset, with_any:
+            measured = dict[StepSetting, Reading]()
+            for key in kinds:
+                measured |= profiles.others(key, user) | profiles.own(key, user)
+            yield measured, "measured"
+        if workload.samples_per_s is None:
+            for kinds in with_its_dataset, with_any:
+                yield {at: each for key in kinds for at, each in profiles.offline(key).items()}, "offline"
 
     def _point(self, at: StepSetting, reading: Reading) -> StepPoint:
         """Return a reading in reference GPUs: three GPUs with a third of the speed count as one (erratum

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from heapq import nsmallest
 from operator import attrgetter
 
 from schemas.elastic.settings import ElasticPolicy
@@ -25,6 +26,10 @@ MOST_TRIALS = 4
 """Most trials of a round. After each, base demands as large as one without room are left out, so two trials
 usually suffice."""
 
+
+_MOST_REFUTED, _MOST_RIVALS = 16, 16
+"""Most jobs that may give way in a round, and most jobs that may start in place of each, besides those with a
+turn."""
 
 MOST_LOOKED_AT = 3_000
 """Most waiting jobs in a round, besides those with a turn. The others wait for a later round."""
@@ -65,10 +70,11 @@ class Rounds:
         """Decide the numbers of workers of jobs, and place them: first jobs with a turn, then all others,
         then those that can use held servers."""
         workforce, cluster, turns = self._workforce, self._workforce.cluster, self._turns
-        self._make_way()
-        waiting, resizable = workforce.waiting, workforce.resizable
+        waiting = workforce.waiting
         turns.renew(waiting if self._scheme.gives_turns else ())
         turns.give_turn(waiting, self.patience_s)
+        self._make_way()
+        resizable = workforce.resizable
         for turn in list(turns.all):
             served = self._serve(turn, resizable)
             if served is not None:
@@ -86,29 +92,53 @@ class Rounds:
             self._apply(placing)
 
     def _make_way(self) -> None:
-        """Return jobs to the queue that started before others by a declared speed that they do not reach, if
-        such a job would start in their place."""
+        """Return jobs to the queue that started by a speed that they do not reach, if a shorter job of
+        measured speed, or one with a turn, can start in their place and not besides them."""
         workforce = self._workforce
-        for job in [each for each in workforce.jobs.values() if each.gives_way]:
-            job.gives_way = False
-            if not (job.members and self._scheme.gives_turns):
-                continue
-            shape = job.workload
-            free = sum(self._free_gpus(workforce.cluster).values())
-            freed = free + shape.min_workers * shape.gpus_per_worker
-            running_s = workforce.work_left_s(job) / job.speedup[shape.max_workers]
-            first = next(
-                (
-                    entry.job.job_id
-                    for entry in map(workforce.entry, workforce.waiting)
-                    if free < entry.gpus <= freed
-                    and (entry.shortest_s < running_s or self._turns.has(entry.job.job_id))
-                ),
-                None,
-            )
-            if first is not None:
-                facts: Facts = {"job_id": first, "samples_per_s": job.samples_per_s}
-                workforce.return_to_queue(job, Why("gave_way", facts))
+        refuted = [job for job in workforce.jobs.values() if job.gives_way]
+        if not (refuted and self._scheme.gives_turns):
+            return
+        rivals = self._rivals()
+        for job in refuted[:_MOST_REFUTED]:
+            running_s = workforce.work_left_s(job) / job.speedup[job.workload.max_workers]
+            for rival in rivals:
+                is_first = self._turns.has(rival.job_id) or workforce.entry(rival).shortest_s < running_s
+                if is_first and not self._has_room(rival) and self._has_room(rival, job.job_id):
+                    facts: Facts = {"job_id": rival.job_id, "samples_per_s": job.samples_per_s}
+                    workforce.return_to_queue(job, Why("gave_way", facts))
+                    break
+
+    def _rivals(self) -> list[ElasticJob]:
+        """Return the waiting jobs with a turn, and the shortest ones of measured speed: no job gives way to
+        a mere claim."""
+        waiting = self._workforce.waiting
+        with_turn = [job for job in waiting if self._turns.has(job.job_id)]
+        measured = (self._workforce.entry(job) for job in waiting if job.is_known_by_runs)
+        return with_turn + [
+            entry.job for entry in nsmallest(_MOST_RIVALS, measured, key=attrgetter("shortest_s"))
+        ]
+
+    def _has_room(self, job: ElasticJob, without: str | None = None) -> bool:
+        """Return whether the base demand of a waiting job can be placed on the servers that are open to it,
+        in place of flexible workers if needed.
+
+        Args:
+            without: a running job that is to leave first.
+        """
+        workforce, cluster, turns = self._workforce, self._workforce.cluster, self._turns
+        turn = next((turn for turn in turns.all if turn.job_id == job.job_id), None)
+        movable = [each for each in _movable(workforce.resizable) if each != without]
+        with _closed(cluster, turns.held if turn is None else turns.barred(turn)):
+            for pool in self._pools_of(job, self._is_heterogeneous(job)):
+                cluster.begin_trial()
+                if without is not None:
+                    cluster.remove(without)
+                placing = RoundPlacement(workforce, movable, keeps_order=False)
+                placing.place([WorkerGrant(job.job_id, job.workload.min_workers, pool, pool)])
+                cluster.end_trial(is_kept=False)
+                if not placing.misfits:
+                    return True
+        return False
 
     def _without_turn(self, waiting: Sequence[ElasticJob]) -> list[ElasticJob]:
         """Return the jobs without a turn that still wait."""

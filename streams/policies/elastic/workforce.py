@@ -36,8 +36,6 @@ _RELEASE_REASONS: Mapping[ResizeReason, ReleaseReason] = {
 """Reasons of releases, by reason of the change."""
 _MOST_TAUGHT = 256
 """Most waiting jobs that are looked at for a measurement of their kind."""
-_REFUTED = 2.0
-"""Factor by which a declared speed must exceed the measured one for its job to give way."""
 
 
 class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
@@ -156,6 +154,7 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
         has_flexible = workers > job.workload.min_workers
         job.pool, job.flexible_pool = grant.pool, grant.flexible_pool if has_flexible else None
         reason: ResizeReason = "resumed" if job.generation else "started"
+        job.promised_per_s = None if job.generation or job.is_assumed else job.samples_per_s
         if self.time_s is not None:
             job.due_s = self.time_s + self.base_left_s(job)
         self._assign(job, workers, Why(reason, facts))
@@ -333,11 +332,12 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
             job.learn(known or KnownSteps.of_speed(workload, job.workers, measured_per_s))
             self._teach(kind_of(workload))
         job.measure(measured_per_s, self.spanning_speed)
+        gave_way = job.gives_way
+        job.check_promise(measured_per_s / self.speed(job))
+        self.has_changed |= job.gives_way and not gave_way
         job.note_deviation(measured_per_s / expected_per_s)
         if not is_first:
             return
-        if expected_from == "declared" and not job.measured_generation:
-            job.gives_way = expected_per_s >= _REFUTED * measured_per_s
         job.measured_generation, self.has_changed = job.generation, True
         gpus = sum(job.members.values()) * workload.gpus_per_worker
         self._outcomes.add(
@@ -356,8 +356,9 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
         )
 
     def _teach(self, kind: Hashable) -> None:
-        """Have waiting jobs of a kind of which nothing was known learn what is known now, the first ones."""
-        for job in islice((job for job in self.waiting if job.known is None), _MOST_TAUGHT):
+        """Have waiting jobs of a kind of which nothing was measured learn what is known now, the first
+        ones."""
+        for job in islice((job for job in self.waiting if not job.is_known_by_runs), _MOST_TAUGHT):
             if kind_of(job.workload) != kind:
                 continue
             known = self.profiles.known(job.workload, job.job.user)
@@ -381,6 +382,7 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
     def _release_job(self, job: ElasticJob) -> None:
         job.since_s, job.waits_since_s = None, self.time_s or 0.0
         job.workers, job.pool, job.flexible_pool, job.due_s = 0, None, None, None
+        job.promised_per_s, job.refutations = None, 0
         self.cluster.remove(job.job.job_id)
 
     def _release_node(self, job: ElasticJob, node: str) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from streams.policies.experts.job import MoeJob
-from streams.policies.experts.turns import UserTurns
+from streams.policies.gang.turns import UserTurns
 from streams.policies.gpus import Gpus
 
 

@@ -23,15 +23,16 @@ class ExpertsProfiles:
     def add(
         self, workload: MoeTrainWorkload, user: str, members: Mapping[str, int], steps: MeasuredSteps
     ) -> None:
-        """Add measured steps of a user's training. Steps on several GPU types, or of other ranks than the job
-        has, do not count.
+        """Add measured steps of a user's training. Steps on several GPU types, of other ranks than the job
+        has, or of another class of lengths than its sequences do not count.
 
         Args:
             members: ranks by node.
         """
         types = {self._type_of.get(node) for node in members}
         gpu_type = types.pop()
-        if not types and gpu_type is not None and steps.gpus == sum(members.values()):
+        is_of_length = steps.has_length_of(workload.hyperparameters.sequence_length)
+        if not types and gpu_type is not None and steps.gpus == sum(members.values()) and is_of_length:
             setting = StepSetting(gpu_type, steps.micro_batch_size, steps.gpus, len(members))
             self._profiles.measure(_key(workload, steps.precision), user, setting, Reading.of(steps))
 

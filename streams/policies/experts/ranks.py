@@ -1,7 +1,7 @@
 """The jobs of a zone and their ranks: assignments of devices, preemptions and ends."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from schemas.base import Outcome
 from schemas.experts.commands import RanksReleased
@@ -14,9 +14,10 @@ from streams.policies.experts.claims import Holdings
 from streams.policies.experts.job import MoeJob
 from streams.policies.experts.outcomes import assigned, decided, members_of
 from streams.policies.experts.profiles import ExpertsProfiles
-from streams.policies.experts.turns import UserTurns
+from streams.policies.experts.turns import TurnQueue
 from streams.policies.gang.gangs import Cause, Why
 from streams.policies.gang.rigid import RigidGangs
+from streams.policies.gang.turns import UserTurns
 from streams.policies.policy import ZoneContext
 
 _LONGEST_QUIET_S = 8_640.0
@@ -62,7 +63,7 @@ class Ranks(RigidGangs[MoeJob, ChangeReason]):
         self._next_retry_s = min((at for at in retries_s if at > self.orders.elapsed_s), default=math.inf)
         self.has_changed = False
         holdings = Holdings(self.jobs.values(), self.gpus, self.turns, self.time_s, self.patience_s)
-        queue = self.turns.queue(self.waiting, self.gpus.open, holdings.holds_up)
+        queue = TurnQueue(self.turns, self.waiting, self.gpus.open, holdings.holds_up)
         heads = queue.heads()
         claim = holdings.first_claim(heads)
         self._next_claim_s = holdings.next_s(heads)
@@ -100,12 +101,13 @@ class Ranks(RigidGangs[MoeJob, ChangeReason]):
         if steps is not None and isinstance(job.workload, MoeTrainWorkload):
             self.profiles.add(job.workload, job.job.user, job.members, steps)
 
-    def _assigned(self, job: MoeJob) -> Iterator[Outcome]:
+    def _order_start(self, job: MoeJob) -> None:
         if job.popularity is not None:
             layers = job.popularity.resize(job.cluster, self.time_s)
             if layers:
-                yield decided(self.zone, job, job.popularity.revision, "devices_changed", layers)
-        yield from assigned(self.zone, job, self.report_interval_s)
+                revision = job.popularity.revision
+                self._outcomes.add(decided(self.zone, job, revision, "devices_changed", layers))
+        self._outcomes.extend(assigned(self.zone, job, self.report_interval_s))
 
     def _changed(self, job: MoeJob, width_before: int, why: Why[ChangeReason]) -> Outcome:  # noqa: ARG002
         return RanksChanged(

@@ -7,80 +7,40 @@ times: then no job begins before it, unless waiting for it would be useless.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
-from streams.cell.states import Stateful
 from streams.policies.experts.job import MoeJob
+from streams.policies.gang.turns import UserTurns
 
 MOST_PASSED = 8
 """Number of times that a job may be passed."""
 
 
-@dataclass(init=False, eq=False)
-class UserTurns(Stateful):
-    """Turns of the users of one zone."""
+class TurnQueue:
+    """Queue of waiting jobs, for one assignment of devices. `next` takes time in proportion to the users
+    passed."""
 
-    _given: int
-    _turns: dict[str, int]
-    """Number of the last turn of each user with live jobs; a new user gets one on joining."""
-
-    def __init__(self) -> None:
-        self._given, self._turns = 0, {}
-
-    def join(self, user: str) -> None:
-        """Add a user with a job; a new user is the last."""
-        if user not in self._turns:
-            self.give_turn(user)
-
-    def leave(self, user: str) -> None:
-        """Remove a user without jobs."""
-        del self._turns[user]
-
-    def queue(
-        self, waiting: Iterable[MoeJob], open_devices: int, holds_up: Callable[[MoeJob], bool]
-    ) -> "TurnQueue":
-        """Return the queue of waiting jobs, for one assignment of devices.
+    def __init__(
+        self,
+        turns: UserTurns,
+        waiting: Iterable[MoeJob],
+        open_devices: int,
+        holds_up: Callable[[MoeJob], bool],
+    ) -> None:
+        """Sort the jobs.
 
         Args:
+            turns: the turns of their users.
             waiting: jobs that can be given ranks, in the order of their submission.
             open_devices: devices that a job could have alone: a job that needs more is left out, and delays
                 no other.
             holds_up: whether no job may begin before one that has been passed too often.
         """
-        return TurnQueue(self, [job for job in waiting if job.workload.ranks <= open_devices], holds_up)
-
-    def number(self, user: str) -> int:
-        """Return the number of a user's last turn; the lowest is next."""
-        return self._turns[user]
-
-    def order(self, job: MoeJob) -> tuple[bool, int]:
-        """Return the sort key of a user's first job."""
-        is_first = job.past_ranks_s is not None or job.passed >= MOST_PASSED
-        return (False, job.arrival) if is_first else (True, self._turns[job.job.user])
-
-    def give_turn(self, user: str) -> None:
-        """Give a user a turn; the user is now the last."""
-        self._given += 1
-        self._turns[user] = self._given
-
-    @property
-    def numbers(self) -> dict[str, int]:
-        """Number of each user's last turn, by user with live jobs."""
-        return dict(self._turns)
-
-
-class TurnQueue:
-    """Queue of waiting jobs, see `UserTurns.queue`. `next` takes time in proportion to the users passed."""
-
-    def __init__(
-        self, turns: UserTurns, waiting: Iterable[MoeJob], holds_up: Callable[[MoeJob], bool]
-    ) -> None:
         self._turns = turns
         self._holds_up = holds_up
         self._claimant: MoeJob | None = None
         self._jobs: dict[str, deque[MoeJob]] = {}
-        for job in waiting:
+        for job in (job for job in waiting if job.workload.ranks <= open_devices):
             self._jobs.setdefault(job.job.user, deque()).append(job)
         self._sort()
 
@@ -127,4 +87,9 @@ class TurnQueue:
         heapify(self._first)
 
     def _order(self, job: MoeJob) -> tuple[bool, int]:
-        return (False, -1) if job is self._claimant else self._turns.order(job)
+        """Return the sort key of a user's first job."""
+        if job is self._claimant:
+            return False, -1
+        if job.past_ranks_s is not None or job.passed >= MOST_PASSED:
+            return False, job.arrival
+        return True, self._turns.number(job.job.user)

@@ -5,7 +5,7 @@ A policy decides on which nodes a job has how many processes. Everything after t
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
 
 from schemas.facts import NO_FACTS, Fact
@@ -125,11 +125,10 @@ class Gangs(ABC, Generic[G, R]):
         to end them all the same: a node that was only silent ends them when it is back."""
         node, facts = change.node, {"node": change.node, "status": change.status}
         for job in self.jobs_on(node):
-            if job.run_on(node) in change.runs:
-                continue
-            if node in job.members:
+            members, runs = self._placement(job)
+            if node in members and not any(run in change.runs for run in runs):
                 self.return_to_queue(job, self._why(job, "node_lost", facts))
-            if node in job.leaving:
+            if node in job.leaving and job.run_of(job.leaving[node].generation) not in change.runs:
                 self._note_ended_on(job, node)
 
     def preempt(self, job: G, facts: Mapping[str, Fact]) -> None:
@@ -146,7 +145,7 @@ class Gangs(ABC, Generic[G, R]):
     def note(self, job: G) -> None:
         """Update everything that is derived from a job."""
         if job.job_id in self.jobs:
-            self.room.count(job, job.state_bytes)
+            self.room.count(job, self._bytes_of(job))
         else:
             self.room.remove(job)
 
@@ -167,6 +166,14 @@ class Gangs(ABC, Generic[G, R]):
                 yield f"job {id} has no leader among {list(job.members)}"
             if not job.done.keys() <= job.members.keys() or job.leader in job.done:
                 yield f"job {id} waits for its leader with {list(job.done)} of {list(job.members)} done"
+
+    def _placement(self, job: G) -> tuple[Collection[str], Sequence[str]]:
+        """Return the nodes of a job's processes, and the ids of the runs that they are."""
+        return job.members, (job.run_id,)
+
+    def _bytes_of(self, job: G) -> int:
+        """Return the most bytes of a job in a snapshot, with what is kept for it."""
+        return job.state_bytes
 
     def _why(self, job: G, cause: Cause, facts: Mapping[str, Fact] = NO_FACTS) -> Why[R]:  # noqa: ARG002
         """Return the policy's reason for a change by a common cause: by default the same word, which is then

@@ -104,13 +104,6 @@ class Gang(GangJob):
             "retry_in_s": max(self.retry_s - elapsed_s, 0.0),
         }
 
-    def run_on(self, node: str) -> str:
-        """Return the id of its present or last run on a node."""
-        generation = self.generation
-        if node not in self.members and node in self.leaving:
-            generation = self.leaving[node].generation
-        return self.run_of(generation)
-
     def is_all_done(self, report: RunReport) -> bool:
         """Return whether a member that does not lead ends its processes because all of the work is done."""
         total_samples = self.job.workload.total_samples

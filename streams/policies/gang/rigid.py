@@ -5,15 +5,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from schemas.base import Outcome
 from schemas.facts import Facts
 from streams.cell.nodes import NodeChange
 from streams.policies.gang.gangs import R
 from streams.policies.gang.generation import Gang
+from streams.policies.gang.gpu_zone import GpuZone
 from streams.policies.gang.single_job import SingleJobGangs
-from streams.policies.gang.zone import GangZone
 from streams.policies.gpus import Gpus
 from streams.policies.policy import BrokenPromise, ZoneContext
 
@@ -66,10 +65,6 @@ class RigidGangs(SingleJobGangs[S, R]):
         # By arrival, the only order that a restored cell keeps.
         return sorted(map(self.jobs.__getitem__, self.gpus.holders(node)), key=attrgetter("arrival"))
 
-    def held_on(self, node: str) -> int:
-        """Return the number of ranks on a node, those that are to end included."""
-        return sum(job.members.get(node, 0) + job.leaving_ranks.get(node, 0) for job in self.jobs_on(node))
-
     def broken_invariants(self) -> Iterator[str]:
         yield from super().broken_invariants()
         held: Counter[str] = Counter()
@@ -97,13 +92,13 @@ class RigidGangs(SingleJobGangs[S, R]):
         self._begin_generation(job, job.generation + 1, members)
         why = self._why(job, "resumed" if job.generation > 1 else "started")
         self._outcomes.add(self._changed(job, 0, why))
-        self._outcomes.extend(self._assigned(job))
+        self._order_start(job)
         self.note(job)
         return True
 
     @abstractmethod
-    def _assigned(self, job: S) -> Iterable[Outcome]:
-        """Yield the decisions that carry out the start of a job: the orders to its members, and what precedes
+    def _order_start(self, job: S) -> None:
+        """Add the decisions that carry out the start of a job: the orders to its members, and others before
         them."""
 
     def _release_node(self, job: S, node: str) -> None:
@@ -113,18 +108,16 @@ class RigidGangs(SingleJobGangs[S, R]):
         self.sizes -= Counter((job.ranks,))
 
 
-class RigidZone(GangZone[S, R]):
+class RigidZone(GpuZone[S, R]):
     """See `ZonePolicy`. Its jobs are rigid gangs, each of which fits on the zone's own nodes, since nodes on
     loan may be reclaimed."""
 
     _gangs: RigidGangs[S, R]
 
     def __init__(self, context: ZoneContext, gangs: RigidGangs[S, R], gang: Callable[..., S]) -> None:
-        super().__init__(context, gangs, gang)
-        self._gpus = gangs.gpus
+        super().__init__(context, gangs, gang, gangs.gpus)
 
     def nodes_changed(self, change: NodeChange) -> None:
-        self._gpus.set_open(change.node, self._states.is_open(change.node))
         super().nodes_changed(change)
         self._evict()
 
@@ -141,21 +134,15 @@ class RigidZone(GangZone[S, R]):
                 "ranks": too_large[0].ranks,
                 "own_gpus": room,
             }
-        for node, count in gpus.nodes.items():
-            held = self._gangs.held_on(node)
-            if held > count:
-                return {"case": "gpus_in_use", "node": node, "gpus": count, "held_gpus": held}
-        return None
-
-    def describe(self) -> dict[str, Any]:
-        return {**super().describe(), "nodes": self._gpus.describe()}
-
-    def state(self) -> dict[str, Any]:
-        return {**super().state(), "closed": self._gpus.state()}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._gpus.restore(state["closed"])
-        super().restore(state)
+        small = self._too_small(gpus)
+        if small is None:
+            return None
+        return {
+            "case": "gpus_in_use",
+            "node": small.node,
+            "gpus": small.gpus,
+            "held_gpus": small.held,
+        }
 
     def _refusal(self, gang: S) -> tuple[str, Facts] | None:
         room = self._own_gpus - sum(self._own.get(node, 0) for node in self._leaving)
@@ -189,7 +176,6 @@ class RigidZone(GangZone[S, R]):
 
     def _configure(self, context: ZoneContext) -> None:
         super()._configure(context)
-        self._gpus.configure(context.zone)
         self._own = {node: count for node, count in self._gpus.nodes.items() if node not in context.loans}
         """GPUs of nodes that are not on loan."""
         self._own_gpus = sum(self._own.values())

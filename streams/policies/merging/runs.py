@@ -1,7 +1,7 @@
 """The runs of a zone's jobs: start of profile runs, effects of reports, and results of merges."""
 
-from collections.abc import Mapping
-from typing import cast
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from schemas.facts import NO_FACTS, Fact
 from schemas.fleet import RunFailed, RunFinished, RunReport
@@ -10,6 +10,7 @@ from schemas.merging.reports import TaskEvaluated, TaskProfiled
 from schemas.merging.settings import STAGES_PER_PIPELINE, MergingPolicy
 from streams.policies.gang.gangs import Why
 from streams.policies.gang.generation import generation_of
+from streams.policies.gang.turns import UserTurns
 from streams.policies.gpus import Gpus
 from streams.policies.merging.forecasts import Forecasts
 from streams.policies.merging.job import TuningJob
@@ -23,7 +24,6 @@ from streams.policies.merging.merge_results import (
 )
 from streams.policies.merging.speeds import Speeds
 from streams.policies.merging.tasks import Tasks
-from streams.policies.merging.turns import ProfileTurns
 from streams.policies.orders import facts_of_failure
 from streams.policies.policy import ZoneContext
 
@@ -35,7 +35,8 @@ class MergingRuns(Tasks):
         self._knowledge = knowledge
         self.speeds = Speeds(cast(MergingPolicy, context.zone.policy))
         super().__init__(context, gpus, Forecasts(context.zone.id, knowledge, self.speeds))
-        self.turns = ProfileTurns(self)
+        self.turns = UserTurns()
+        """Turns of the users, by which the next job to be profiled is chosen."""
 
     def profile_all(self) -> None:
         """Begin profile runs of new jobs, one of each kind at a time. Users take turns, so that no user waits
@@ -49,7 +50,7 @@ class MergingRuns(Tasks):
                 busy.add(job.kind)
                 new.append(job)
         while new:
-            job = min(new, key=lambda job: self.turns.of(job.job.user))
+            job = min(new, key=lambda job: self.turns.number(job.job.user))
             new.remove(job)
             if not self.gpus.idle() or job.workload.pipeline:
                 self._make_room(job)
@@ -57,7 +58,18 @@ class MergingRuns(Tasks):
                 return
             self.profile(job)
             if job.stage == "profiling":
-                self.turns.give_turn(job.job.user)
+                self._give_turn(job.job.user)
+
+    def restore_turns(self, state: Sequence[Any]) -> None:
+        """Set the state of the users' turns."""
+        self.turns.restore(state)
+        self.room.add(self.turns.state_bytes)
+
+    def _give_turn(self, user: str) -> None:
+        before_bytes = self.turns.state_bytes
+        self.turns.keep({job.job.user for job in self.jobs.values()})
+        self.turns.give_turn(user)
+        self.room.add(self.turns.state_bytes - before_bytes)
 
     def _make_room(self, job: TuningJob) -> None:
         """Evict the tasks of a node for the profile run of a job that has waited for an interval, if no other
@@ -187,7 +199,8 @@ class MergingRuns(Tasks):
             self._knowledge.note_trained(job.iterations * job.workload.hyperparameters.batch_size)
         self._knowledge.leave(job.kind)
         if not self.jobs:
-            self.turns.forget()
+            self.room.add(-self.turns.state_bytes)
+            self.turns.keep(())
 
     def _report_merge(self, job: TuningJob, reason: MergeEnd, learns: bool = True) -> None:
         merge = job.merge

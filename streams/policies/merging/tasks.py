@@ -6,26 +6,23 @@ reported the end, which means that its checkpoint is written.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, cast
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
 
-from schemas.facts import NO_FACTS, Fact, Facts
-from schemas.fleet import RefusedRun, RunFailed, RunReport
+from schemas.facts import NO_FACTS, Fact
+from schemas.fleet import RunFailed, RunReport
 from schemas.merging.commands import (
-    ProfileOrdered,
     TaskAssigned,
-    TaskReleased,
     TaskReleaseReason,
     TransferMode,
 )
 from schemas.merging.outcomes import MergeForecast, TaskChanged, TaskChangeReason
-from schemas.merging.settings import STAGES_PER_PIPELINE, MergingPolicy
-from streams.cell.nodes import NodeChange
-from streams.policies.gang.gangs import Cause, Gangs, Why
+from streams.policies.gang.gangs import Cause, Why
 from streams.policies.gpus import Gpus
 from streams.policies.merging.forecasts import Forecasts
 from streams.policies.merging.job import TuningJob
 from streams.policies.merging.library import Library
+from streams.policies.merging.profile_runs import ProfileRuns, release_reason
 from streams.policies.merging.tuning_task import TuningTask
 from streams.policies.merging.waiting_pairs import keep
 from streams.policies.orders import facts_of_failure
@@ -33,36 +30,28 @@ from streams.policies.policy import ZoneContext
 
 _KEEPING: Final[tuple[TaskChangeReason, ...]] = ("node_lost", "preempted")
 """Reasons for which a pair waits to be resumed: its jobs are not the cause."""
-_FOR_PROFILES = 4
-"""Divisor of the open GPUs: plans leave at most the quotient idle for profile runs."""
 
 
-class Tasks(Gangs[TuningJob, TaskChangeReason]):
+class Tasks(ProfileRuns):
     """Tasks of one zone, and its profile runs."""
 
     def __init__(self, context: ZoneContext, gpus: Gpus, forecasts: Forecasts) -> None:
-        super().__init__(context)
-        self.policy = cast(MergingPolicy, context.zone.policy)
-        self.gpus = gpus
+        super().__init__(context, gpus)
         self.forecasts = forecasts
         self.library = Library()
         self.all: dict[str, TuningTask] = {}
         """Tasks by id, in the order of their begin."""
-        self.time_s = context.cell.epoch_s
         self.begun = 0
         """Number of tasks begun by now, from which ids are made."""
-        self._unprofiled: dict[str, None] = {}
-        """Jobs that wait for a profile run or are in one."""
-
-    def add(self, job: TuningJob) -> None:
-        self.gpus.hold(_profile_holder(job.job_id), job.profiled_on)
-        super().add(job)
 
     def restore(self, tasks: Iterable[TuningTask]) -> None:
         """Set the tasks, and hold their GPUs. The jobs are not yet set."""
         for task in tasks:
             self.all[task.task_id] = task
             self.gpus.hold(task.task_id, task.members)
+
+    def jobs_on(self, node: str) -> list[TuningJob]:
+        return [job for job in self.jobs.values() if node in self._placement(job)[0] or node in job.leaving]
 
     def is_busy(self, node: str) -> bool:
         return bool(self.gpus.holders(node)) or any(node in job.leaving for job in self.jobs.values())
@@ -72,10 +61,6 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         """Number of jobs without a task."""
         return len(self.jobs) - sum(len(task.job_ids) for task in self.all.values())
 
-    def unprofiled(self) -> list[TuningJob]:
-        """Return the jobs that wait for a profile run or are in one, in the order of their arrival."""
-        return sorted((self.jobs[job_id] for job_id in self._unprofiled), key=lambda job: job.arrival)
-
     def ready(self) -> list[TuningJob]:
         """Return the jobs that wait for GPUs and could use some, in the order of their arrival."""
         return [
@@ -83,10 +68,6 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
             for job in self.jobs.values()
             if job.stage == "ready" and job.task is None and self.may_run(job)
         ]
-
-    def may_run(self, job: TuningJob) -> bool:
-        """Return whether a job's delay after a refused run is over."""
-        return job.retry_s <= self.orders.elapsed_s
 
     def task_of(self, job: TuningJob) -> TuningTask | None:
         """Return the task that a job is part of."""
@@ -99,68 +80,6 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
     def remaining_s(self, task: TuningTask) -> float:
         """Return the time of a task's remaining work."""
         return self.forecasts.remaining_s(self.jobs_of(task), task.mode, task.gpus)
-
-    # Profile runs
-
-    @property
-    def most_for_profiles(self) -> int:
-        """Most GPUs that plans leave idle for profile runs."""
-        return self.gpus.open // _FOR_PROFILES
-
-    def profile(self, job: TuningJob) -> None:
-        """Begin the profile run of a new job, if there is room."""
-        gpus = STAGES_PER_PIPELINE if job.workload.pipeline else 1
-        members = self.gpus.place(_profile_holder(job.job_id), gpus, {})
-        if members is None:
-            return
-        if len(members) > 1:  # a profile run is on one node
-            self.gpus.give_back(_profile_holder(job.job_id), members)
-            return
-        (node,) = members
-        self._begin_generation(job, job.generation + 1, members, self.policy.profile_limit_s)
-        job.stage = "profiling"
-        self.note(job)
-        self._outcomes.add(
-            ProfileOrdered(
-                zone=self.zone,
-                node=node,
-                order=job.order(job.run_id),
-                gpus=gpus,
-                iterations=self.policy.profile_iterations,
-                limit_s=self.policy.profile_limit_s,
-                fisher_samples=self.policy.fisher_samples,
-            )
-        )
-
-    def end_profile(self, job: TuningJob) -> None:
-        """Release the GPUs of a profile run that is over, or that is to end."""
-        self.gpus.give_back(_profile_holder(job.job_id), job.members)
-        job.members = {}
-        if job.stage == "profiling":
-            job.stage = "new"
-        job.waits_since_s = self.time_s
-        self.note(job)
-
-    def _abort_profile(self, job: TuningJob, why: Why[TaskChangeReason], without: str | None) -> None:
-        """End a profile run by an order to its node."""
-        self.leave(job, job.members, job.generation)
-        self.end_profile(job)
-        # The next profile run of a job replaces what a node has of the job, so a lost node needs no order.
-        if job.leader == without or why.reason == "node_lost":
-            return
-        self._outcomes.add(
-            TaskReleased(
-                zone=self.zone,
-                node=job.leader,
-                task_id=f"profile-{job.generation}",
-                generation=job.generation,
-                job_ids=(job.job_id,),
-                reason=_release_reason(job, why),
-                runs=(RefusedRun(run_id=job.run_id, job_id=job.job_id),),
-            )
-        )
-
-    # Tasks
 
     def begin(
         self,
@@ -220,23 +139,9 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
             self._leave_task(job, task)
         if not task.is_assigned:
             return
-        runs = tuple(
-            RefusedRun(run_id=job.run_id, job_id=job.job_id)
-            for job in jobs
-            if job.job_id in task.active_job_ids
-        )
+        runs = [job for job in jobs if job.job_id in task.active_job_ids]
         for node in task.members:
-            self._outcomes.add(
-                TaskReleased(
-                    zone=self.zone,
-                    node=node,
-                    task_id=task.task_id,
-                    generation=task.generation,
-                    job_ids=tuple(about) or task.job_ids,
-                    reason=reason,
-                    runs=runs,
-                )
-            )
+            self._release(node, task.task_id, task.generation, tuple(about) or task.job_ids, reason, runs)
 
     def separate(self, task: TuningTask, keeps: bool = False) -> None:
         """Separate the jobs of an ended task. If the receiver of a temporal merge had not begun, or no step
@@ -294,18 +199,6 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         else:
             self.report(job, failed, backs_off=True)
 
-    def lose_node(self, change: NodeChange) -> None:
-        node, held = change.node, change.runs
-        facts: Facts = {"node": node, "status": change.status}
-        for job in list(self.jobs.values()):
-            task = self.task_of(job)
-            members, partners = (job.members, [job]) if task is None else (task.members, self.jobs_of(task))
-            is_held = any(each.members and each.run_id in held for each in partners)
-            if node in members and not is_held:
-                self.return_to_queue(job, self._why(job, "node_lost", facts))
-            if node in job.leaving and job.run_of(job.leaving[node].generation) not in held:
-                self._note_ended_on(job, node)
-
     def evict(self, node: str, facts: Mapping[str, Fact]) -> None:
         """Preempt the tasks of a node."""
         for task in [task for task in self.all.values() if node in task.members]:
@@ -315,24 +208,22 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         """End a job's profile run or its task; the other job of the task waits for GPUs."""
         task = self.task_of(job)
         if task is not None:
-            self.stop(task, _release_reason(job, why), (job.job_id,) if job.is_ending else ())
+            self.stop(task, release_reason(job, why), (job.job_id,) if job.is_ending else ())
             self.separate(task, keeps=why.reason in _KEEPING)
             self.changed(task, why.reason, why.facts)
         elif job.members:
-            self._abort_profile(job, why, without)
+            self.abort_profile(job, why, without)
         self._end_if_over(job)
 
-    def note(self, job: TuningJob) -> None:
-        is_there = job.job_id in self.jobs
-        if is_there:
-            task = self.task_of(job)
-            self.room.count(job, job.state_bytes + (0 if task is None else task.state_bytes))
-        else:
-            self.room.remove(job)
-        if is_there and job.stage != "ready":
-            self._unprofiled[job.job_id] = None
-        else:
-            self._unprofiled.pop(job.job_id, None)
+    def _placement(self, job: TuningJob) -> tuple[Collection[str], Sequence[str]]:
+        task = self.task_of(job)
+        if task is None:
+            return super()._placement(job)
+        return task.members, [each.run_id for each in self.jobs_of(task) if each.members]
+
+    def _bytes_of(self, job: TuningJob) -> int:
+        task = self.task_of(job)
+        return job.state_bytes + (0 if task is None else task.state_bytes)
 
     def _assign(self, task: TuningTask) -> None:
         """Order the nodes of a task to run it, if all earlier runs of its jobs have ended."""
@@ -475,15 +366,3 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         held_s = self.time_s - task.since_s
         job.running_s += held_s
         job.attained_gpu_s += held_s * task.gpus / len(task.active_job_ids)
-
-
-def _profile_holder(job_id: str) -> str:
-    return f"profile/{job_id}"
-
-
-def _release_reason(job: TuningJob, why: Why[TaskChangeReason]) -> TaskReleaseReason:
-    if why.reason == "node_lost":
-        return "node_lost"
-    if job.is_ending:
-        return "withdrawn" if job.is_withdrawn else "failed"
-    return "reallocated"

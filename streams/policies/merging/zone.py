@@ -12,7 +12,7 @@ from schemas.solves import SolveFinished
 from streams.cell.jobs import Job
 from streams.cell.nodes import NodeChange
 from streams.cell.states import from_state, state_of
-from streams.policies.gang.zone import GangZone
+from streams.policies.gang.gpu_zone import GpuZone
 from streams.policies.gpus import Gpus
 from streams.policies.merging.invariants import broken_invariants
 from streams.policies.merging.job import TuningJob
@@ -24,14 +24,13 @@ from streams.policies.merging.tuning_task import TuningTask
 from streams.policies.policy import BrokenPromise, ZoneContext
 
 
-class MergingZone(GangZone[TuningJob, TaskChangeReason]):
+class MergingZone(GpuZone[TuningJob, TaskChangeReason]):
     """See `ZonePolicy`."""
 
     def __init__(self, context: ZoneContext) -> None:
-        self._gpus = Gpus()
         self._knowledge = Knowledge(cast(MergingPolicy, context.zone.policy))
-        self._runs = MergingRuns(context, self._gpus, self._knowledge)
-        super().__init__(context, self._runs, TuningJob)
+        self._runs = MergingRuns(context, Gpus(), self._knowledge)
+        super().__init__(context, self._runs, TuningJob, self._runs.gpus)
         self._questions = Questions(self._runs, self._knowledge)
         self._planning = Planning(context, self._runs, self._questions, self._knowledge)
         self._configure(context)
@@ -92,7 +91,6 @@ class MergingZone(GangZone[TuningJob, TaskChangeReason]):
             self._planning.hold(None)
 
     def nodes_changed(self, change: NodeChange) -> None:
-        self._gpus.set_open(change.node, self._states.is_open(change.node))
         super().nodes_changed(change)
         if change.status == "leaving":
             self._runs.evict(change.node, {"case": "leaving", "node": change.node})
@@ -118,17 +116,10 @@ class MergingZone(GangZone[TuningJob, TaskChangeReason]):
                 "jobs": len(other),
                 "base_model": other[0].workload.model,
             }
-        for node in context.zone.nodes:
-            held = sum(task.members.get(node.id, 0) for task in self._runs.all.values())
-            held += sum(job.profiled_on.get(node.id, 0) for job in self._runs.jobs.values())
-            if held > gpus.nodes[node.id]:
-                return {
-                    "case": "gpus_in_use",
-                    "node": node.id,
-                    "gpus": gpus.nodes[node.id],
-                    "held_gpus": held,
-                }
-        return None
+        small = self._too_small(gpus)
+        if small is None:
+            return None
+        return {"case": "gpus_in_use", "node": small.node, "gpus": small.gpus, "held_gpus": small.held}
 
     def _needed(self, nodes: Iterable[str]) -> Iterable[str]:
         staying = [gpus for node, gpus in self._gpus.nodes.items() if node not in self._states.leaving]
@@ -153,8 +144,7 @@ class MergingZone(GangZone[TuningJob, TaskChangeReason]):
         return {
             **super().describe(),
             "tasks": {id: task.describe() for id, task in self._runs.all.items()},
-            "nodes": self._gpus.describe(),
-            "turns": self._runs.turns.state(),
+            "turns": self._runs.turns.numbers,
             "library": [asdict(adapter) for adapter in self._runs.library.adapters],
             **self._planning.describe(),
             "knowledge": self._knowledge.describe(),
@@ -166,7 +156,6 @@ class MergingZone(GangZone[TuningJob, TaskChangeReason]):
             "tasks": [state_of(task) for task in self._runs.all.values()],
             "begun": self._runs.begun,
             "time_s": self._runs.time_s,
-            "closed": self._gpus.state(),
             "knowledge": self._knowledge.state(),
             "speeds": self._runs.speeds.state(),
             "planning": self._planning.state(),
@@ -177,20 +166,18 @@ class MergingZone(GangZone[TuningJob, TaskChangeReason]):
 
     def restore(self, state: dict[str, Any]) -> None:
         self._runs.begun, self._runs.time_s = state["begun"], state["time_s"]
-        self._gpus.restore(state["closed"])
         self._runs.restore(from_state(TuningTask, task) for task in state["tasks"])
         super().restore(state)
         self._knowledge.restore(state["knowledge"])
         self._runs.speeds.restore(state["speeds"])
         self._planning.restore(state["planning"])
         self._runs.has_changed = state["has_changed"]
-        self._runs.turns.restore(state["turns"])
+        self._runs.restore_turns(state["turns"])
         self._runs.library.restore(state["library"])
 
     def _configure(self, context: ZoneContext) -> None:
         super()._configure(context)
         policy = cast(MergingPolicy, context.zone.policy)
-        self._gpus.configure(context.zone)
         self._knowledge.configure(policy)
         self._runs.policy = policy
         self._runs.speeds.configure(self._zone, self._gpus.total, self._gpus.most_per_node, policy)

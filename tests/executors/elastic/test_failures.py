@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from executors.elastic.settings import ElasticSettings
-from executors.gang.folder import JobFolder, job_folder
+from executors.gang.folder import JobFolder
+from executors.node.places import job_folder
 from schemas.fleet import RunFailed
 from schemas.lora import Dataset
 from tests.support.doomed_node import DoomedNode

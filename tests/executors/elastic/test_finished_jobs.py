@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from executors.gang.checkpoints import FINISHED_JOB
-from executors.gang.folder import checkpoint_root
 from executors.node.checkpoints import FINAL, CheckpointStore
+from executors.node.places import checkpoint_root
 from schemas.elastic.workload import ElasticWorkload
 from schemas.fleet import RunFailed, RunFinished, RunStarted
 from tests.support.elastic_nodes import Fleet, assigned, workload

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from executors.gang.folder import JobFolder, job_folder
+from executors.gang.folder import JobFolder
+from executors.node.places import job_folder
 from schemas.fleet import RunFinished, RunProgressed, RunStarted
 from tests.support.elastic_nodes import Fleet, released, workload
 from tests.support.listening import places

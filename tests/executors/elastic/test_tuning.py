@@ -137,6 +137,7 @@ def test_resumed_processes_are_tuned_at_once(fleet: Fleet) -> None:
         ({"most_global_batch_size": 7}, "without the job's own global_batch_size 8"),
         ({"least_global_batch_size": 3}, "has no sample for each of 4 workers"),
         ({"most_learning_rate": 1e-4}, "most_learning_rate 0.0001 is below the job's own"),
+        ({"least_learning_rate": 1.1e-3}, "least_learning_rate 0.0011 is above the job's own"),
     ],
 )
 def test_bounds_without_own_values_are_refused(bounds: dict[str, float], fault: str) -> None:

@@ -103,3 +103,41 @@ def test_skipped_horizons_fade_like_single_ones() -> None:
         assert at_once.state() == in_turn.state()
     at_once.advance(10**12)
     assert at_once.state()["offers"] == []
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e3, 1e9])
+def test_prices_without_bounds_reach_the_top_offers(unit: float) -> None:
+    steepness = LearnedSteepness(None, 144)
+    assert steepness.rises() == PriceRises(1.0, 1.0)
+    for offer in [128.0] * 90 + [1_024.0] * 10:
+        steepness.count_award(offer * unit, 512.0 * unit, 0.0)
+    rises = steepness.rises()
+    assert (math.e - 1) * rises.alpha * 512.0 == pytest.approx(1_024.0, rel=0.13)
+    assert rises.max_density_micros == pytest.approx(5_120.0 * unit)
+
+
+def test_one_absurd_winner_prices_out_no_others() -> None:
+    usual, absurd = (LearnedSteepness(None, 144) for _ in range(2))
+    for number in range(40):
+        usual.count_award(1_024.0, 512.0, 0.0)
+        is_absurd = number == 20
+        density = min(1e18 if is_absurd else 512.0, absurd.most_density_micros())
+        absurd.count_award(1e18 if is_absurd else 1_024.0, density, 0.0)
+    assert absurd.rises().alpha <= usual.rises().alpha
+    assert absurd.most_density_micros() < 2 * usual.most_density_micros()
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 1e21), st.floats(0, 1e21), st.integers(0, 10**6)), min_size=1, max_size=60
+    )
+)
+def test_any_history_without_bounds_gives_finite_prices(awards: list[tuple[float, float, int]]) -> None:
+    steepness, slot = LearnedSteepness(None, 10), 0
+    for offer, density, passed in awards:
+        slot += passed
+        steepness.advance(slot)
+        steepness.count_award(offer, min(density, steepness.most_density_micros()), 0.0)
+        rises = steepness.rises()
+        assert 0 < rises.alpha < math.inf
+        assert rises.max_density_micros > 0

@@ -81,8 +81,8 @@ def test_batch_is_best_within_bounds(
     else:
         worth = [n / step_s(n) * (scale + own) / (scale + n) for n in candidates(own, *bounds)]
         assert batch / step_s(batch) * (scale + own) / (scale + batch) == max(worth)
-    rate = learning_rate(1e-3, own, batch, scale, 2e-3)
-    assert 0 < rate <= 2e-3
+    assert 0 < learning_rate(1e-3, own, batch, scale, (0.0, 2e-3)) <= 2e-3
+    assert 5e-4 <= learning_rate(1e-3, own, batch, scale, (5e-4, 2e-3)) <= 2e-3
 
 
 def test_noise_favours_larger_batches() -> None:
@@ -91,5 +91,7 @@ def test_noise_favours_larger_batches() -> None:
 
     quiet, noisy = (best_batch(32, (8, 1_024), scale, step_s) for scale in (1.0, 10_000.0))
     assert quiet < 64 < noisy
-    assert learning_rate(1e-3, 32, 128, 1e9, 1.0) == pytest.approx(2e-3)
-    assert learning_rate(1e-3, 32, 128, 1e-9, 1.0) == pytest.approx(1e-3)
+    assert learning_rate(1e-3, 32, 128, 1e9, (0.0, 1.0)) == pytest.approx(2e-3)
+    assert learning_rate(1e-3, 32, 128, 1e-9, (0.0, 1.0)) == pytest.approx(1e-3)
+    assert learning_rate(1e-3, 32, 2, 1e9, (0.0, 1.0)) == pytest.approx(2.5e-4)
+    assert learning_rate(1e-3, 32, 2, 1e9, (5e-4, 1.0)) == 5e-4

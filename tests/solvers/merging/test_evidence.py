@@ -2,8 +2,9 @@
 
 import pytest
 
+from schemas.merging.estimates import MergeMode
 from solvers.merging.evidence import LEAST_SAVING, MOST_LOST, MergeResult, PastMerges
-from solvers.merging.pairs import Candidate, MergeMode
+from solvers.merging.pairs import Candidate
 
 WATCHED = 2.0
 

@@ -12,8 +12,6 @@ from solvers.merging.estimator import estimate, smallest
 from solvers.merging.loss_curve import LossCurve
 from solvers.merging.pairs import Candidate, GainOutcome
 from solvers.merging.published import (
-    LEAST_GAIN,
-    MOST_GAIN,
     THRESHOLD,
     gain_line,
     iterations_to_converge,
@@ -49,21 +47,39 @@ def test_line_is_least_squares():
     points = [(0.1, 0.02), (0.3, 0.01), (0.5, 0.06), (0.9, 0.05)]
     slope, height = np.polyfit(*zip(*points, strict=True), 1)
     line = gain_line([*outcomes(*points), *outcomes((0.1, 9.0), mode="spatial")], "temporal")
-    for score in (-0.2, 0.4, 1.0):
+    for score in (0.2, 0.4, 0.7):
         assert line.at(score) == pytest.approx(slope * score + height)
+    assert (line.at(-5.0), line.at(5.0)) == (0.01, 0.06)
     assert line.at(None) == pytest.approx(0.035)
 
 
 @settings(max_examples=examples(300), deadline=None)
 @given(
     st.lists(
-        st.tuples(st.sampled_from([0.1, 0.1 + 1e-17, 0.3, 5e-324, 100.0, -100.0]), st.floats(-0.999, 100)),
+        st.tuples(st.sampled_from([0.1, 0.1 + 1e-17, 0.1 + 3e-6, 0.3, 5e-324, 1.0]), st.floats(-0.1, 0.1)),
+        min_size=1,
         max_size=20,
     ),
-    st.floats(-100, 100),
+    st.floats(-1, 1) | st.sampled_from([-100.0, 100.0]),
 )
-def test_line_of_any_history_is_bounded(points, score):
-    assert LEAST_GAIN <= gain_line(outcomes(*points), "temporal").at(score) <= MOST_GAIN
+def test_forecasts_stay_within_observed_gains(points, score):
+    gains = [gain for _, gain in points]
+    assert min(gains) <= gain_line(outcomes(*points), "temporal").at(score) <= max(gains)
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        [(0.5, 0.002), (0.500003, -0.004)],
+        [(0.5, 0.002), (0.500003, -0.004), (0.500006, 0.006)],
+        [(0.2, 0.01), (0.8, -0.01)],
+    ],
+    ids=["two close scores", "three close scores", "two scores"],
+)
+def test_too_little_evidence_has_no_slope(points):
+    line = gain_line(outcomes(*points), "temporal")
+    mean = sum(gain for _, gain in points) / len(points)
+    assert line.at(0.1) == line.at(0.9) == pytest.approx(mean)
 
 
 def test_equal_scores_give_their_mean():

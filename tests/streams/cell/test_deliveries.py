@@ -16,6 +16,7 @@ from schemas.auction.deliveries import (
     PreprocessingDelivered,
     PreprocessingFailed,
     PreprocessingOrdered,
+    delivery_path,
 )
 from schemas.auction.evidence import JobReplanned
 from schemas.auction.settings import AuctionPolicy, EarliestFinishPolicy, TitanPolicy
@@ -128,7 +129,12 @@ def test_delivery_in_time_is_paid_and_trained():
     node = slots[first]
     assigned = only(SlotAssigned, bench.send(*(tick(slot) for slot in range(1, first + 1))))
     (run,) = assigned.runs
-    assert (assigned.slot, run.dataset.path, run.dataset.samples) == (first, "prepared/j.jsonl", 900)
+    assert (assigned.slot, run.dataset.path, run.dataset.samples) == (
+        first,
+        delivery_path("c", order.vendor, order.order_id),
+        900,
+    )
+    assert run.source == "d.jsonl"
     assert run.delivery == accepted.delivery == delivers(order).delivery
     completed = only(JobCompleted, bench.send(started(node, first, 0), finished(node, first, 100)))
     assert completed.payment_micros == admitted.payment_micros
@@ -234,6 +240,18 @@ def test_delivery_of_wrong_size_is_not_paid(samples):
     closed, refunded = bench.send(delivers(order, samples=samples))
     assert (closed.reason, closed.returned_micros) == ("wrong_size", 0)
     assert closed.facts == {"samples": samples, "least_samples": 500, "most_samples": 1_000}
+    assert (refunded.reason, refunded.refund_micros) == ("delivery_failed", admitted.payment_micros)
+    check_sentences(bench.decisions)
+
+
+@pytest.mark.parametrize(
+    "path", ["d.jsonl", "private/other-user.jsonl", "prepared/c/slow/0/j.jsonl", "prepared/c/fast/0/k.jsonl"]
+)
+def test_other_file_than_ordered_is_not_paid(path):
+    bench, admitted, order = ordered()
+    closed, refunded = bench.send(delivers(order, path=path))
+    assert (closed.reason, closed.returned_micros) == ("wrong_path", 0)
+    assert closed.facts == {"path": path, "ordered_path": "prepared/c/fast/0/j.jsonl"}
     assert (refunded.reason, refunded.refund_micros) == ("delivery_failed", admitted.payment_micros)
     check_sentences(bench.decisions)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.profiles import ProfileKey, ProfilePoint, ProfileReported
-from streams.cell.profiles import OTHERS_AT_LEAST, ProfileStore, Reading, StepSetting, ZoneProfiles
+from streams.cell.profiles import OTHERS_AT_LEAST, ProfileStore, Reading, StepSetting, estimated
 
 KEY = ProfileKey(
     base_model="tiny", sequence_tokens=64, rank=8, target_modules=("q_proj",), precision="bfloat16"
@@ -24,11 +24,22 @@ def reading(step_s: float, steps: int = 10, memory_gib: float | None = None) -> 
     return Reading(step_s, steps, tokens_per_sample=20.0, memory_gib=memory_gib)
 
 
-def published(step_s: float, size: int = 8) -> ProfileReported:
+def published(
+    step_s: float,
+    size: int = 8,
+    memory_gib: float | None = None,
+    profiler: str = "lab",
+    key: ProfileKey = KEY,
+) -> ProfileReported:
     point = ProfilePoint(
-        gpu_type="A40", micro_batch_size=size, step_s=step_s, tokens_per_sample=20.0, steps=10
+        gpu_type="A40",
+        micro_batch_size=size,
+        step_s=step_s,
+        memory_gib=memory_gib,
+        tokens_per_sample=20.0,
+        steps=10,
     )
-    return ProfileReported(cell="c", zone="z", profiler="lab", key=KEY, points=(point,))
+    return ProfileReported(cell="c", zone="z", profiler=profiler, key=key, points=(point,))
 
 
 def stored(runs, limit: int = 1_024) -> ProfileStore:
@@ -80,7 +91,6 @@ def test_too_few_users_count_for_no_other(one_s, other_s, more):
     runs = [("forger", 8, one_s, 10), ("friend", 8, other_s, 10)][: 1 + more]
     store = stored(runs)
     assert store.others("z", KEY, "victim") == {}
-    assert ZoneProfiles(store, "z").estimate(KEY, "victim", AT) is None
 
 
 @given(RUNS, STEP_S)
@@ -106,27 +116,116 @@ def test_restored_store_equals_the_first(runs):
     assert restored.others("z", KEY, "g") == store.others("z", KEY, "g")
 
 
-def test_measured_runs_count_before_published_ones():
-    store = stored([(user, 8, step_s, 10) for user, step_s in (("a", 1.0), ("b", 2.0), ("c", 3.0))])
-    store.publish(published(9.0))
-    found = ZoneProfiles(store, "z").estimate(KEY, "victim", AT)
-    assert found is not None
-    assert (found.step_s, found.source, found.disagrees) == (2.0, "measured", True)
-
-
 def test_unmeasured_size_is_interpolated_with_its_error():
     store = ProfileStore()
     for size, step_s in ((1, 1.0), (4, 2.5), (16, 8.5)):
         store.publish(published(step_s, size))
-    found = ZoneProfiles(store, "z").estimate(KEY, "u", AT)
+    found = estimated(store.offline("z", KEY), AT)
     assert found is not None
-    assert (found.step_s, found.source) == (pytest.approx(4.5), "offline")
-    assert found.relative_error == pytest.approx(0.0)
+    assert (found.reading.step_s, found.relative_error) == (pytest.approx(4.5), pytest.approx(0.0))
+
+
+def test_measured_size_has_no_error():
+    found = estimated({AT: reading(2.0, memory_gib=1.0)}, AT)
+    assert found is not None
+    assert (found.slowest_step_s, found.most_memory_gib) == (2.0, 1.0)
+
+
+SIZES = st.dictionaries(st.integers(1, 4_096), st.tuples(STEP_S, st.floats(1e-3, 100.0)), max_size=6)
+
+
+@given(SIZES, st.integers(1, 4_096))
+def test_estimate_is_positive_and_bounded(points, size):
+    readings = {
+        StepSetting("A40", each): reading(step_s, memory_gib=gib) for each, (step_s, gib) in points.items()
+    }
+    found = estimated(readings, StepSetting("A40", size))
+    if len(points) < 2 and size not in points:
+        assert found is None
+    if found is not None:
+        assert 0 < found.reading.step_s <= found.slowest_step_s <= 2 * found.reading.step_s
 
 
 @given(st.lists(STEP_S, min_size=OTHERS_AT_LEAST, max_size=8))
-def test_estimate_is_median_of_users(steps):
+def test_others_count_as_their_median(steps):
     store = stored((f"user{number}", 8, step_s, 10) for number, step_s in enumerate(steps))
-    found = ZoneProfiles(store, "z").estimate(KEY, "victim", AT)
-    assert found is not None
-    assert found.step_s == pytest.approx(median(steps))
+    assert store.others("z", KEY, "victim")[AT].step_s == pytest.approx(median(steps))
+
+
+@pytest.mark.parametrize(
+    ("step_s", "counts"),
+    [(0.5, False), (1.2, False), (1.5, True), (2.9, True), (3.1, False), (86_400.0, False)],
+)
+def test_profile_that_runs_refute_does_not_count(step_s, counts):
+    store = stored([("one", 8, 2.0, 10)])
+    store.publish(published(step_s))
+    assert (AT in store.offline("z", KEY)) == counts
+
+
+def test_profile_of_other_sizes_is_refuted_too():
+    store = stored([("one", 8, 2.0, 10)])
+    for size in (4, 16):
+        store.publish(published(86_400.0, size))
+    assert store.offline("z", KEY) == {}
+    store = stored([("one", 4, 1.0, 10), ("one", 16, 4.0, 10)])
+    store.publish(published(86_400.0))
+    assert store.offline("z", KEY) == {}
+
+
+def test_profile_larger_than_runs_does_not_count():
+    store = ProfileStore()
+    store.measure("z", KEY, "one", AT, reading(2.0, memory_gib=1.0))
+    store.publish(published(2.0, memory_gib=8.0))
+    assert store.offline("z", KEY) == {}
+    store.publish(published(2.0, memory_gib=1.2))
+    assert store.offline("z", KEY)[AT].memory_gib == 1.2
+
+
+@given(STEP_S)
+def test_second_profiler_makes_no_profile_slower(forged_s):
+    store = ProfileStore()
+    store.publish(published(2.0, memory_gib=1.0))
+    store.publish(published(forged_s, memory_gib=80.0, profiler="forger"))
+    found = store.offline("z", KEY)[AT]
+    assert found.step_s <= 2.0
+    assert found.memory_gib == 1.0
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), max_size=60))
+def test_profiler_erases_no_profile_of_another(points):
+    store = ProfileStore(16)
+    store.publish(published(2.0, profiler="quiet"))
+    for size, rank in points:
+        key = KEY.model_copy(update={"rank": rank})
+        store.publish(published(9.0, size, profiler="flood", key=key))
+    held = store.offline("z", KEY)[AT]
+    assert held.step_s == 2.0
+
+
+def test_profiler_and_user_may_share_a_name():
+    store = stored([("lab", 8, 2.0, 10)])
+    store.publish(published(2.5))
+    assert store.own("z", KEY, "lab")[AT].step_s == 2.0
+    assert store.offline("z", KEY)[AT].step_s == 2.5
+    assert store.describe() == {"measured": 1, "offline": 1}
+
+
+@given(st.integers(0, 60), st.booleans(), st.booleans())
+def test_many_names_erase_no_confirmed_readings(names, of_one_kind, of_one_size):
+    store = stored([("a", 8, 1.0, 10), ("b", 8, 2.0, 10), ("c", 8, 3.0, 10)], limit=32)
+    for number in range(names):
+        key = KEY.model_copy(update={"rank": 9 if of_one_kind else 9 + number})
+        size = 8 if of_one_size else 1 + number
+        store.measure("z", key, f"name{number}", StepSetting("A40", size), reading(9.0))
+    assert store.others("z", KEY, "victim")[AT].step_s == 2.0
+
+
+def test_full_store_takes_kinds_that_are_new():
+    store = ProfileStore(32)
+    for number in range(16):
+        for user in ("a", "b"):
+            store.measure("z", KEY, f"{user}{number}", StepSetting("A40", 1 + number), reading(1.0))
+    other = KEY.model_copy(update={"rank": 4})
+    for user in "def":
+        store.measure("z", other, user, AT, reading(1.0))
+    assert AT in store.others("z", other, "victim")

@@ -5,13 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.views.words import describe
+from schemas.auction.settings import TitanPolicy
 from schemas.cells import BaseDimensions, ThroughputRow
 from schemas.decisions import EventIgnored, JobAdmitted
 from schemas.fleet import RunProgressed
 from schemas.lora import LoraHyperparameters
+from schemas.merging.settings import MergingPolicy
 from schemas.profiles import MeasuredSteps, ProfileAccepted, ProfileKey, ProfilePoint, ProfileReported
 from solvers.auction.market.demand import least_memory_gib
 from streams.cell.cell import Cell
+from streams.policies.inference.kind import InferencePolicy
 from tests.support.cells import CheckedBench, ask, bid, nodes_by_slot, started, tick, zone
 
 SHAPE = {"rank": 8, "target_modules": ("q_proj", "v_proj"), "precision": "bfloat16"}
@@ -84,11 +87,62 @@ def test_published_profile_counts_without_claim():
     assert speed(bench) == (2.0, "row", "offline")
 
 
-def test_profile_counts_before_claim():
+@given(st.floats(1.0, 86_400.0), st.floats(0.1, 8.0))
+def test_profile_changes_no_bid_with_claims(step_s, memory_gib):
     bench = CheckedBench.configured()
-    bench.send(report(step_s=4.0))
-    assert speed(bench, speed_samples_per_s={"fast": 0.1}) == (2.0, "raised_to_row", "offline")
-    assert speed(bench, speed_samples_per_s={"fast": 4.9}) == (2.0, "capped_by_row", "offline")
+    before = bench.send(ask(deadline_s=2e9, memory_gib=2.0))
+    (point,) = report(step_s=step_s).points
+    bench.send(report(points=(point.model_copy(update={"memory_gib": memory_gib}),)))
+    assert bench.send(ask(deadline_s=2e9, memory_gib=2.0)) == before
+
+
+@given(st.floats(1.0, 86_400.0))
+def test_row_counts_before_profile(step_s):
+    bench = CheckedBench.configured(zones=(zone(throughput=(_row(),)),))
+    bench.send(report(step_s=step_s))
+    assert speed(bench) == (2.0, "row", None)
+    assert memory(bench, memory_gib=None) == (2.0, "row", None)
+
+
+def test_profile_that_runs_refute_does_not_count():
+    bench, slot = CheckedBench.configured(), 0
+    for user in ("a", "b"):
+        slot = run(bench, user, 4.0, slot)
+    bench.send(report(step_s=40.0))
+    assert speed(bench) is None
+    bench.send(report(step_s=5.0))
+    assert speed(bench) == (1.6, "row", "offline")
+
+
+def test_unmeasured_batch_is_interpolated():
+    bench = CheckedBench.configured()
+    points = tuple(
+        ProfilePoint(
+            gpu_type="fast",
+            micro_batch_size=size,
+            step_s=size / 2,
+            memory_gib=1.0 + size / 10,
+            tokens_per_sample=60.0,
+            steps=20,
+        )
+        for size in (1, 2, 4, 16)
+    )
+    bench.send(report(points=points))
+    for size in (3, 8):
+        shape = {"hyperparameters": LoraHyperparameters(batch_size=size)}
+        samples_per_s, source, origin = speed(bench, **shape)
+        assert (samples_per_s, source, origin) == (pytest.approx(2.0), "row", "offline")
+        gib, source, origin = memory(bench, memory_gib=None, **shape)
+        assert (gib, source, origin) == (pytest.approx(1.0 + size / 10, abs=1 / 1024), "row", "offline")
+
+
+def test_two_measured_batches_count_as_uncertain():
+    bench = CheckedBench.configured()
+    (point,) = report(step_s=4.0).points
+    other = point.model_copy(update={"micro_batch_size": 16, "step_s": 8.0})
+    bench.send(report(points=(point, other)))
+    found = speed(bench, memory_gib=2.0, hyperparameters=LoraHyperparameters(batch_size=12))
+    assert found == (pytest.approx(1.0), "row", "offline"), "half of the speed between them"
 
 
 def test_profile_of_another_shape_does_not_count():
@@ -115,14 +169,23 @@ def test_impossible_profile_is_ignored(changes, case):
     assert speed(bench) is None
 
 
+@pytest.mark.parametrize("policy", [TitanPolicy(kind="titan"), MergingPolicy(), InferencePolicy()])
+def test_zone_without_use_for_profiles_refuses_them(policy):
+    (fast, _), nodes = zone().gpu_types, zone().nodes[:2]
+    bench = CheckedBench.configured(zones=(zone(policy=policy, gpu_types=(fast,), nodes=nodes),))
+    (ignored,) = bench.send(report())
+    assert (ignored.reason, ignored.facts["case"]) == ("profile_refused", "takes_no_profiles")
+    assert describe(ignored) != []
+
+
 def test_three_other_users_count_before_offline():
     bench = CheckedBench.configured()
     bench.send(report(step_s=2.0))
     slot = 0
-    for user, step_s in (("a", 4.0), ("b", 8.0), ("c", 16.0)):
+    for user, step_s in (("a", 2.4), ("b", 2.5), ("c", 2.9)):
         assert speed(bench) == (4.0, "row", "offline")
         slot = run(bench, user, step_s, slot)
-    assert speed(bench) == (1.0, "row", "measured")
+    assert speed(bench) == (3.2, "row", "measured")
 
 
 def test_own_runs_count_only_for_undeclared_speed():
@@ -139,22 +202,21 @@ def test_memory_is_claimed_without_profile():
     assert speed(bench, memory_gib=None) is None
 
 
-def test_published_memory_counts_before_claim():
+def test_published_memory_counts_without_claim():
     bench = CheckedBench.configured()
     bench.send(report())
     assert memory(bench, memory_gib=None) == (2.0, "row", "offline")
-    assert memory(bench, memory_gib=1.0) == (2.0, "raised_to_row", "offline")
-    assert memory(bench, memory_gib=3.0) == (3.0, "declared", None)
+    assert memory(bench, memory_gib=1.0) == (1.0, "declared", None)
 
 
 def test_memory_of_three_users_counts_before_offline():
     bench, slot = CheckedBench.configured(), 0
     bench.send(report())
-    for user, gib in (("a", 0.5), ("b", 1.0), ("c", 1.5), ("d", None)):
+    for user, gib in (("a", 1.5), ("b", 1.625), ("c", 1.75), ("d", None)):
         assert memory(bench, memory_gib=None)[2] == ("measured" if user == "d" else "offline")
         slot = run(bench, user, 4.0, slot, gib)
     # A run without measured memory takes no part in the median.
-    assert memory(bench, memory_gib=None) == (1.0, "row", "measured")
+    assert memory(bench, memory_gib=None) == (1.625, "row", "measured")
 
 
 def test_memory_of_short_records_counts_as_full():

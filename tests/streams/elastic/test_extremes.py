@@ -279,7 +279,7 @@ def test_extreme_events_give_finite_decisions(seed):
         (
             "reference_gpu_type",
             "faster",
-            "a GPU of type V100 trains 1 samples/s and one of",
+            "a GPU of type V100 trains 100 samples/s and one of",
         ),
     ],
 )

@@ -6,71 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.base import Event, Outcome
-from schemas.decisions import JobAdmitted, JobQuoted
-from schemas.elastic.commands import WorkersAssigned
-from schemas.elastic.outcomes import ElasticForecast, JobProfiled, JobResized, QueuedJob
+from schemas.decisions import EventIgnored, JobAdmitted, JobQuoted
+from schemas.elastic.outcomes import ElasticForecast, JobProfiled, QueuedJob
 from schemas.elastic.staffing import ZoneStaffed
 from schemas.elastic.workload import ElasticTerms
-from schemas.fleet import RunProgressed
-from schemas.jobs import JobQuoteRequested, JobSubmitted
-from schemas.profiles import MeasuredSteps, ProfileKey, ProfilePoint, ProfileReported
+from schemas.jobs import JobQuoteRequested
+from schemas.profiles import ProfileKey, ProfilePoint, ProfileReported
+from tests.streams.elastic.measured_rounds import BATCH, Rounds, measured, only, orders, step_s, undeclared
 from tests.support.elastic import (
     CELL,
     INTERVAL_S,
     ZONE,
     ElasticBench,
-    elastic_cell,
-    finished,
     progressed,
     started,
     submit,
-    tick,
     workload,
 )
 
-BATCH = 64
 DAY_S = 86_400.0
-
-
-def undeclared(
-    job_id: str, samples: float = 6_400.0, workers: tuple[int, int] = (1, 4), **fields: Any
-) -> JobSubmitted:
-    return submit(job_id, samples, workers, samples_per_s=None, **fields)
-
-
-def step_s(gpus: int, sample_s: float = 0.25, exchange_s: float = 0.5) -> float:
-    """The true step of a batch: a quarter of a second a sequence, and exchanges of half a second."""
-    return BATCH / gpus * sample_s + (exchange_s if gpus > 1 else 0.0)
-
-
-def steps(gpus: int, sample_s: float = 0.25, exchange_s: float = 0.5) -> MeasuredSteps:
-    return MeasuredSteps(
-        micro_batch_size=8,
-        step_s=step_s(gpus, sample_s, exchange_s),
-        tokens_per_sample=40.0,
-        steps=10,
-        precision="float32",
-        gpus=gpus,
-        samples_per_step=BATCH,
-        exchange_s=exchange_s if gpus > 1 else 0.0,
-    )
-
-
-def measured(order: WorkersAssigned, samples_done: int = BATCH, **times: float) -> RunProgressed:
-    gpus = sum(member.workers for member in order.members)
-    report = progressed(order, samples_done)
-    return report.model_copy(update={"measured": steps(gpus, **times), "node_s": 30.0})
-
-
-def only(kind: type, outcomes: list[Outcome]) -> Any:
-    (found,) = [outcome for outcome in outcomes if isinstance(outcome, kind)]
-    return found
-
-
-def orders(outcomes: list[Outcome]) -> list[WorkersAssigned]:
-    """The orders to leaders."""
-    return [o for o in outcomes if isinstance(o, WorkersAssigned) and o.node == o.members[0].node]
 
 
 def quote(bench: ElasticBench, user: str = "ann", **fields: Any) -> ElasticForecast:
@@ -81,26 +35,6 @@ def quote(bench: ElasticBench, user: str = "ann", **fields: Any) -> ElasticForec
     evidence = only(JobQuoted, bench.send(request)).evidence
     assert isinstance(evidence, ElasticForecast)
     return evidence
-
-
-class Rounds:
-    """A bench with a clock that ticks by rounds."""
-
-    def __init__(self, servers: int = 1) -> None:
-        self.bench = ElasticBench()
-        self.number = 0
-        self.bench.send(elastic_cell(servers=servers), tick(0.0))
-
-    def next(self, *events: Event) -> list[Outcome]:
-        """Send events, then the next tick."""
-        self.number += 1
-        return self.bench.send(*events, tick(self.number * INTERVAL_S))
-
-    def run(self, job_id: str, user: str = "ann", **times: float) -> None:
-        """Let a job run alone on one worker, be measured, and end."""
-        (order,) = orders(self.next(undeclared(job_id, workers=(1, 1), user=user)))
-        self.bench.send(started(order), measured(order, **times))
-        self.next(finished(order))
 
 
 def test_unknown_job_runs_on_base_demand_until_measured() -> None:
@@ -195,6 +129,21 @@ def test_published_profile_counts_until_measured() -> None:
     assert known.latest_end_s - known.start_s > 1_000.0
 
 
+def test_profile_faster_than_a_node_is_refused() -> None:
+    rounds = Rounds()
+    key = ProfileKey(
+        base_model="models/tiny", sequence_tokens=64, rank=0, target_modules=(), precision="float32"
+    )
+    point = ProfilePoint(
+        gpu_type="V100", micro_batch_size=4_096, step_s=4_096 / 1e6, tokens_per_sample=40.0, steps=10
+    )
+    event = ProfileReported(cell=CELL, zone=ZONE, profiler="lab", key=key, points=(point,))
+    (ignored,) = rounds.bench.send(event)
+    assert isinstance(ignored, EventIgnored)
+    assert (ignored.reason, ignored.facts["case"]) == ("profile_refused", "faster_than_node")
+    assert quote(rounds.bench).speed_from == "assumed"
+
+
 def test_waiting_jobs_of_a_kind_learn_from_first() -> None:
     rounds = Rounds()
     (order,) = orders(rounds.next(undeclared("first", workers=(4, 4))))
@@ -210,24 +159,6 @@ def test_job_without_measured_steps_goes_by_progress() -> None:
     rounds.next(started(order))
     profiled = only(JobProfiled, rounds.bench.send(progressed(order, 240)))
     assert profiled.samples_per_s == pytest.approx(240 / INTERVAL_S)
-
-
-def test_liar_gives_way_to_shorter_jobs() -> None:
-    rounds = Rounds()
-    (order,) = orders(rounds.next(submit("liar", 6_400.0, (4, 4), user="eve", samples_per_s=100.0)))
-    rounds.next(started(order), submit("honest", 640.0, (4, 4), samples_per_s=4.0))
-    resized = [o for o in rounds.next(measured(order)) if isinstance(o, JobResized)]
-    assert [(o.job_id, o.reason, o.workers) for o in resized] == [
-        ("liar", "gave_way", 0),
-        ("honest", "started", 4),
-    ]
-
-
-def test_job_as_slow_as_declared_keeps_its_place() -> None:
-    rounds = Rounds()
-    (order,) = orders(rounds.next(submit("long", 6_400.0, (4, 4), user="eve", samples_per_s=4.0)))
-    rounds.next(started(order), submit("short", 64.0, (4, 4), samples_per_s=4.0))
-    assert not [o for o in rounds.next(measured(order)) if isinstance(o, JobResized)]
 
 
 def test_turn_states_error_of_the_jobs_before_it() -> None:

@@ -110,7 +110,10 @@ class TestStarting:
 
 class TestSlowServers:
     def test_slower_servers_are_used_within_worker_limit(self):
-        cell, slowest = elastic_cell(5), GpuType(name="K80", samples_per_s=4.0 / 100, memory_gib=64.0, gpus=4)
+        cell, slowest = (
+            elastic_cell(5),
+            GpuType(name="K80", samples_per_s=400.0 / 100, memory_gib=64.0, gpus=4),
+        )
         own = cell.zones[0]
         nodes = (
             *own.nodes,

@@ -33,7 +33,7 @@ class Runs:
         self.time_s = 0.0
         self.bench.send(moe_cell(), tick(0.0))
 
-    def run(self, job_id: str, ranks: int, user: str = "ann") -> None:
+    def run(self, job_id: str, ranks: int, user: str = "ann", tokens: float = 40.0) -> None:
         self.time_s += 10.0
         sent = self.bench.send(submit(job_id, training(ranks), user=user), tick(self.time_s))
         orders = [outcome for outcome in sent if isinstance(outcome, RanksAssigned)]
@@ -41,7 +41,7 @@ class Runs:
         measured = MeasuredSteps(
             micro_batch_size=-(-BATCH // ranks),
             step_s=step_s(ranks),
-            tokens_per_sample=20.0,
+            tokens_per_sample=tokens,
             steps=10,
             precision="float32",
             gpus=ranks,
@@ -73,4 +73,10 @@ def test_times_of_other_ranks_follow_from_two_runs() -> None:
 def test_run_of_another_user_alone_does_not_count() -> None:
     runs = Runs()
     runs.run("one", 1, user="eve")
+    assert runs.ask("next", 1).step_s is None
+
+
+def test_short_records_do_not_count() -> None:
+    runs = Runs()
+    runs.run("bait", 1, tokens=1.0)
     assert runs.ask("next", 1).step_s is None

@@ -1,5 +1,6 @@
 """The state that a gang must be in, from what was ordered and reported alone."""
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 
 MOST_FAILURES = 3
@@ -15,6 +16,8 @@ class Specification:
     work_samples: int
     all_know: bool = True
     """Whether all members report progress, or only the leader."""
+    keeps_progress: bool = True
+    """Whether a job resumes from a checkpoint."""
     leaders: dict[int, str] = field(default_factory=dict)
     """By generation."""
     alive: set[Process] = field(default_factory=set)
@@ -79,28 +82,29 @@ class Specification:
         """Processes have ended: as ordered, with all of the work done, or too early."""
         self.alive.discard((node, generation))
         if node not in self.in_force or generation != self.generation:
-            if self.ending is None and not self.in_force and self._knows(node, generation):
+            counts = self.keeps_progress and self._knows(node, generation)
+            if counts and self.ending is None and not self.in_force:
                 self._set(samples)
         elif node != self.in_force[0] and (samples >= self.work_samples or not self.all_know):
             self.done.add(node)
         else:
             self._set(samples)
-            self.in_force = ()
+            self._return()
 
     def failed(self, node: str, generation: int, permanent: bool) -> None:
         """A run has failed on a node."""
         self.alive.discard((node, generation))
         if node in self.in_force and generation == self.generation:
             self.failures += 1
-            self.in_force = ()
+            self._return()
             if permanent or self.failures >= MOST_FAILURES:
                 self.ending = "refunded"
 
-    def lost(self, node: str) -> None:
-        """A node is lost with all that it had."""
-        self.alive = {process for process in self.alive if process[0] != node}
-        if node in self.in_force:
-            self.in_force = ()
+    def lost(self, node: str, kept: Set[int] = frozenset()) -> None:
+        """A node is lost with all that it had, except the generations that it continues."""
+        self.alive = {process for process in self.alive if process[0] != node or process[1] in kept}
+        if node in self.in_force and self.generation not in kept:
+            self._return()
 
     def withdrawn(self) -> None:
         """The user gives the job up."""
@@ -110,13 +114,19 @@ class Specification:
 
     def preempted(self) -> None:
         """The zone has the processes end."""
-        self.in_force = ()
+        self._return()
 
     def _knows(self, node: str, generation: int) -> bool:
         return self.all_know or self.leaders[generation] == node
 
     def _leads(self, node: str, generation: int) -> bool:
         return bool(self.in_force) and (node, generation) == (self.in_force[0], self.generation)
+
+    def _return(self) -> None:
+        """The job waits again, without its progress unless it keeps it."""
+        self.in_force = ()
+        if not self.keeps_progress:
+            self.samples_done = 0
 
     def _set(self, samples: int) -> None:
         self.samples_done = min(samples, self.work_samples)

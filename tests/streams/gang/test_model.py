@@ -71,6 +71,14 @@ class LedGang(CountedGang):
     ALL_TRACK_PROGRESS = False
 
 
+class ForgetfulGang(CountedGang):
+    """A gang without checkpoints."""
+
+    @property
+    def keeps_progress(self) -> bool:
+        return False
+
+
 class PlainGangs(SingleJobGangs[CountedGang, str]):
     """Gangs of a policy that adds nothing."""
 
@@ -87,7 +95,9 @@ class PlainGangs(SingleJobGangs[CountedGang, str]):
 class History:
     """A random history of one job, and its specification."""
 
-    def __init__(self, rng: random.Random, gang: type[CountedGang]) -> None:
+    def __init__(
+        self, rng: random.Random, gang: type[CountedGang], gangs: type[PlainGangs] = PlainGangs
+    ) -> None:
         self.rng = rng
         self.time_s = 0.0
         self.live = LiveBytes(10**9)
@@ -103,13 +113,13 @@ class History:
             self.outcomes,
             ZoneProfiles(ProfileStore(), "z"),
         )
-        self.gangs = PlainGangs(context)
+        self.gangs = gangs(context)
         self.orders = self.gangs.orders
         self.orders.timeout_s = TIMEOUT_S
         self.orders.advance(0.0)
         self.job = gang(Job("j", "u", ZONE, WORK, ElasticTerms()), 0)
         self.gangs.add(self.job)
-        self.model = Specification(WORK_SAMPLES, gang.ALL_TRACK_PROGRESS)
+        self.model = Specification(WORK_SAMPLES, gang.ALL_TRACK_PROGRESS, self.job.keeps_progress)
         self.released: set[tuple[str, int]] = set()
         """Orders to end processes."""
         self.ends: list[str] = []
@@ -120,7 +130,7 @@ class History:
         node = rng.choice(model.in_force or NODES) if rng.random() < 0.7 else rng.choice(NODES)
         generation = model.generation - rng.choice([0, 0, 0, 0, 1, 2])
         samples = rng.choice([0, 3, 7, WORK_SAMPLES, WORK_SAMPLES])
-        match rng.choice([*4 * ["report"], *3 * ["end"], "finish", "fail", "lose", "rare"]):
+        match rng.choice([*4 * ["report"], *3 * ["end"], "finish", "fail", "lose", "restart", "rare"]):
             case "report":
                 of, fields = rng.choice([(RunStarted, {}), (RunProgressed, PROGRESSED)])
                 if self._report(of, node, generation, samples, **fields):
@@ -134,15 +144,27 @@ class History:
                 if self._report(RunFailed, node, generation, 0, error="boom", permanent=permanent):
                     model.failed(node, generation, permanent)
             case "lose":
-                if self._is_kept:
-                    self.gangs.lose_node(NodeChange(node, "down"))
-                self._take_outcomes()
-                model.lost(node)
+                self._lose(NodeChange(node, "down"))
+            case "restart":
+                self._restart(node)
             case "rare":
                 self._rarely()
         if model.may_begin and rng.random() < 0.8:
             self._begin()
         self._check()
+
+    def _restart(self, node: str) -> None:
+        """A node restarts, and continues some of its runs."""
+        on_node = sorted(generation for other, generation in self.model.alive if other == node)
+        kept = {generation for generation in on_node if self.rng.random() < 0.7}
+        runs = (*(f"{generation}/j" for generation in kept), f"{self.model.generation}/other")
+        self._lose(NodeChange(node, "restarted", runs=runs), kept)
+
+    def _lose(self, change: NodeChange, kept: Set[int] = frozenset()) -> None:
+        if self._is_kept:
+            self.gangs.lose_node(change)
+        self._take_outcomes()
+        self.model.lost(change.node, kept)
 
     def _rarely(self) -> None:
         match self.rng.choice(["withdraw", "preempt", "preempt", "silence", "restore", "restore"]):
@@ -219,7 +241,7 @@ class History:
         assert model.ending == "completed" or to_end <= self.released, "who is to end is ordered to"
 
 
-@pytest.mark.parametrize("gang", [CountedGang, LedGang])
+@pytest.mark.parametrize("gang", [CountedGang, LedGang, ForgetfulGang])
 @pytest.mark.parametrize("seed", seeds(80))
 def test_gangs_are_as_specified(gang: type[CountedGang], seed: int) -> None:
     ends = set()

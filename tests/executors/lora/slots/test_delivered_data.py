@@ -31,8 +31,58 @@ def delivery_of(path: Path, samples: int = 30) -> Delivery:
     )
 
 
-def with_delivery(delivery: Delivery, job_id: str = "j") -> RunOrder:
-    return order(job_id, 8, dataset=PATH).model_copy(update={"delivery": delivery})
+def with_delivery(delivery: Delivery, job_id: str = "j", source: str | None = None) -> RunOrder:
+    return order(job_id, 8, dataset=PATH).model_copy(update={"delivery": delivery, "source": source})
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+def reversed_part(bench) -> list[str]:
+    """Lines of a source: twice as many as the delivered ones, in another order, and one that is no record."""
+    made = lines_of(bench.datasets / PATH)
+    others = [f'{{"text": "another sample {number}"}}' for number in range(30)]
+    return ["no JSON", *others, *(f" {line}\r" for line in reversed(made))]
+
+
+def test_delivery_of_source_lines_is_trained(bench, delivered: Path) -> None:
+    (bench.datasets / "raw.jsonl").write_text("\n".join(reversed_part(bench)))
+    bench.carry_out(assignment(with_delivery(delivery_of(delivered), source="raw.jsonl")))
+    assert bench.told("j")[-1].samples_done == 8
+
+
+@pytest.mark.parametrize(
+    ("change", "others"),
+    [
+        (lambda lines: lines[1:], 1),
+        (lambda lines: ["no JSON"], 30),
+        (lambda lines: [f"{line}." for line in lines], 30),
+    ],
+    ids=["one line", "all lines", "changed lines"],
+)
+def test_records_that_the_source_lacks_are_refused(bench, delivered: Path, change, others: int) -> None:
+    (bench.datasets / "raw.jsonl").write_text("\n".join(change(lines_of(delivered))))
+    bench.carry_out(assignment(with_delivery(delivery_of(delivered), source="raw.jsonl")))
+    (failed,) = bench.told("j")
+    assert failed.cause == "data_differ"
+    assert f"{others} of 30 records are not in 'raw.jsonl'" in failed.error
+
+
+def test_lines_repeated_by_the_vendor_are_refused(bench, delivered: Path) -> None:
+    first = lines_of(delivered)[0]
+    (bench.datasets / "raw.jsonl").write_text(f"{first}\n{first}\n")
+    delivered.write_text(f"{first}\n" * 30)
+    bench.carry_out(assignment(with_delivery(delivery_of(delivered), source="raw.jsonl")))
+    (failed,) = bench.told("j")
+    assert failed.cause == "data_differ"
+    assert "28 of 30 records" in failed.error
+
+
+def test_missing_source_is_the_fault_of_the_user(bench, delivered: Path) -> None:
+    bench.carry_out(assignment(with_delivery(delivery_of(delivered), source="raw.jsonl")))
+    (failed,) = bench.told("j")
+    assert (failed.cause, failed.permanent) == (None, True)
 
 
 def test_delivered_data_are_trained(bench, delivered: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
-from executors.gang.folder import job_folder
+from executors.node.places import job_folder
 from schemas.fleet import RunFailed, RunFinished
 from tests.support.moe_nodes import DENSE, MODEL, Fleet, service, training
 from tests.support.nodes import CELL

@@ -12,9 +12,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from executors.gang.folder import JobFolder, job_folder
+from executors.gang.folder import JobFolder
 from executors.moe.conversion.convert import convert
 from executors.moe.conversion.storage import MoeDescription, load
+from executors.node.places import job_folder
 from schemas.experts.reports import ExpertsProfiled, ExpertsRouted
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
 from tests.support.listening import places
