@@ -164,7 +164,7 @@ class Vendors:
     def _deliver(self, job: PlannedJob, order: VendorOrder, event: PreprocessingDelivered) -> None:
         path = delivery_path(self._cell, order.vendor, order.order_id)
         if event.delivery.path != path:
-            self._close(job, order, "wrong_path", {"path": event.delivery.path, "ordered_path": path})
+            self._close(job, order, "wrong_path", {"path": quoted(event.delivery.path), "ordered_path": path})
             return
         samples, most = event.delivery.samples, job.workload.dataset.samples
         least = self._least_samples(job)
