@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 from pydantic_core.core_schema import ErrorType
 
 from schemas.base import Event, Identifier, Outcome, Record, UnixTime
-from schemas.facts import Facts
+from schemas.facts import Facts, quoted
 from schemas.registry import DECISION_TYPES, EVENT_TYPES
 from schemas.text import plain
 
@@ -308,7 +308,7 @@ def facts_of(error: ValidationError) -> Facts:
     its own; of another fault the field, and its bound if it is beyond one."""
     fault = own_faults(error)[0]
     word, context = fault["type"], fault.get("ctx", {})
-    place: Facts = {"field": _place(fault["loc"], "")} if fault["loc"] else {}
+    place: Facts = {"field": quoted(_place(fault["loc"], ""))} if fault["loc"] else {}
     if word not in _LIBRARY_FAULTS:
         return {"case": word, **place, **context}
     for case, names in _BOUNDS.items():

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from schemas.base import Amount, Identifier, OpenWords, Outcome, Samples
 from schemas.facts import Facts
@@ -19,9 +19,9 @@ REASONS: Mapping[ReasonedDecision, OpenWords] = {
         "cell_full",
         "cell_not_configured",
         "duplicate_job",
-        "terms_not_taken",
+        "terms_not_supported",
         "unknown_zone",
-        "workload_not_taken",
+        "workload_not_supported",
     ),
     "job.refunded": OpenWords("node_lost", "run_failed"),
     "event.ignored": OpenWords(
@@ -37,7 +37,7 @@ REASONS: Mapping[ReasonedDecision, OpenWords] = {
         "job_already_started",
         "more_than_on_loan",
         "no_time_yet",
-        "no_zone_takes_it",
+        "event_not_supported",
         "node_already_lent",
         "node_already_registered",
         "node_leaving",
@@ -276,6 +276,35 @@ class EventIgnored(EventWithoutEffect):
     facts: Facts = Field(default_factory=dict)
 
 
+FaultPlace = Literal[
+    "apply",
+    "broken_invariants",
+    "broken_promise",
+    "choose_returns",
+    "configured",
+    "describe",
+    "dispatch",
+    "encode",
+    "fold",
+    "follow_loans",
+    "free_to_leave",
+    "nodes_changed",
+    "policy",
+    "quote",
+    "reconfigured",
+    "restore",
+    "run_changed",
+    "run_refused",
+    "settle",
+    "solved",
+    "state",
+    "submitted",
+    "wake",
+    "withdrawn",
+]
+"""Part of a cell or of a zone's policy that raised. `fold` and `policy`: another part of them."""
+
+
 class EventFaulted(EventWithoutEffect):
     """Folding an event raised an exception, which is an error of the program: the event changed nothing."""
 
@@ -285,11 +314,11 @@ class EventFaulted(EventWithoutEffect):
     event_id: str
     event_type: str
     """The CloudEvents type."""
-    exception: str
-    """Name of the exception's type."""
+    exception: Annotated[str, StringConstraints(pattern=r"^[A-Za-z]{1,64}$")]
+    """Name of the exception's built-in type, or of the one that its type extends."""
     zone: Identifier | None
     """Zone whose policy raised it; None if the cell did."""
-    place: str
-    """The method of the policy, or the stage of the cell, that raised it."""
+    place: FaultPlace
+    """The part of the policy or of the cell that raised it."""
     job_id: Identifier | None
     """The job that the event is about, if it names one."""

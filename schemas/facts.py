@@ -5,9 +5,11 @@ any time.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, NamedTuple
+from urllib.parse import quote
 
 from pydantic import AfterValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
@@ -17,25 +19,37 @@ from schemas.base import MAX_TEXT_LENGTH
 FactName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 """Name of a fact with its unit, as for fields: `waited_s`, `held_bytes`."""
 
-Fact = int | float | str | tuple[str, ...]
+FactText = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:/%-]+$", max_length=MAX_TEXT_LENGTH)]
+"""An identifier, a path or a word: without spaces, so that no sentence is one. See `quoted`."""
+
+Fact = int | float | FactText | tuple[FactText, ...]
 """A number, an identifier or a word of a closed list, or several of these. Texts stay in the events, from
 which views take them."""
 
 
 NO_FACTS: Mapping[str, Fact] = MappingProxyType({})
 
-
-def _clipped(text: str) -> str:
-    return text[:MAX_TEXT_LENGTH]
-
-
-def _all_clipped(facts: dict[str, Fact]) -> dict[str, Fact]:
-    return {name: _clipped(fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
+_WORD = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_WORDS = ("case", "because")
+"""Names of the facts that are words of closed lists."""
 
 
-Facts = Annotated[dict[FactName, Fact], Field(max_length=16), AfterValidator(_all_clipped)]
-"""Facts by name. Names are cut to a length fit for a log, so that no decision fails for one. If a reason has
-several cases, the fact `case` is a word of a closed list."""
+def quoted(text: str) -> str:
+    """Return a text that its writer has chosen, such as a path, as a fact: other characters than those of
+    `FactText` are percent-encoded (RFC 3986), and the end is cut off if it is too long for a log."""
+    return quote(text, safe=":/", errors="replace").replace("~", "%7E")[:MAX_TEXT_LENGTH]
+
+
+def _with_words(facts: dict[str, Fact]) -> dict[str, Fact]:
+    for name in _WORDS:
+        if name in facts and not _WORD.fullmatch(str(facts[name])):
+            raise ValueError(f"the fact {name} must be a word of a closed list: a-z, 0-9 and _")
+    return facts
+
+
+Facts = Annotated[dict[FactName, Fact], Field(max_length=16), AfterValidator(_with_words)]
+"""Facts by name. If a reason has several cases, the fact `case` is a word of a closed list; `because` is
+another reason."""
 
 
 def facts_bytes(facts: Mapping[str, Fact]) -> int:

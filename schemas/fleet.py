@@ -70,7 +70,7 @@ class NodeOnline(SignOfLife):
 
 
 class NodeHeartbeat(SignOfLife):
-    """A node is online. Intake notes it and keeps it out of the ledger: see `NodeHeard`, `NodeSilent`."""
+    """A node is online. Intake notes it and keeps it out of the ledger: see `NodeSeen`, `NodeSilent`."""
 
     TYPE: ClassVar = "millrace.node.heartbeat.v1"
 
@@ -85,12 +85,12 @@ class NodeOffline(FleetEvent):
     stop."""
 
 
-class NodeHeard(SignOfLife):
+class NodeSeen(SignOfLife):
     """A node is online that counts as down in its cell, or has not reported before. Only intake writes it, to
     the ledger.
     """
 
-    TYPE: ClassVar = "millrace.node.heard.v1"
+    TYPE: ClassVar = "millrace.node.seen.v1"
 
 
 class NodeSilent(FleetEvent):

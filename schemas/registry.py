@@ -33,10 +33,10 @@ from schemas.decisions import (
 )
 from schemas.fleet import (
     CommandRefused,
-    NodeHeard,
     NodeHeartbeat,
     NodeOffline,
     NodeOnline,
+    NodeSeen,
     NodeSilent,
     RunFailed,
     RunFinished,
@@ -99,7 +99,7 @@ EVENTS_BY_TOPIC: Mapping[str, tuple[type[Event], ...]] = InstalledTable(
 )
 """Input topic of each event; an event on another topic is refused."""
 
-INTAKE_EVENTS: tuple[type[Event], ...] = (NodeHeard, NodeSilent, RulesAdopted)
+INTAKE_EVENTS: tuple[type[Event], ...] = (NodeSeen, NodeSilent, RulesAdopted)
 """Events that workers add to the ledger; refused on every input topic."""
 
 TOPIC_BY_EVENT: Mapping[type[Event], str] = InstalledTable(

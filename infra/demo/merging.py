@@ -9,7 +9,7 @@ from infra.demo.stage import MODEL, Record, Stage
 from schemas.codec import Decision
 from schemas.decisions import JobCompleted
 from schemas.lora import Dataset
-from schemas.merging.outcomes import MergeJudged
+from schemas.merging.outcomes import MergeEvaluated
 from schemas.merging.workload import MergingTerms, TrainingTarget, TuningHyperparameters, TuningWorkload
 
 _TABLES = ("encodings/cp*.py", "encodings/iso8859*.py")
@@ -79,7 +79,7 @@ class MergingScene:
     """Submits the four jobs, and records their results."""
 
     stage: Stage
-    judged: MergeJudged | None = None
+    judged: MergeEvaluated | None = None
     """Decision that ended the merge of the job that learns."""
     completed: dict[str, JobCompleted] = field(default_factory=dict)
 
@@ -121,7 +121,7 @@ class MergingScene:
         self.stage.refuse_lost(records, list(_WORKLOADS))
         for record in records:
             match record.outcome if isinstance(record, Decision) else None:
-                case MergeJudged(job_id=job_id) as judged if job_id == _LEARNER:
+                case MergeEvaluated(job_id=job_id) as judged if job_id == _LEARNER:
                     self.judged = judged
                 case JobCompleted() as completed if completed.job_id in _WORKLOADS:
                     self.completed[completed.job_id] = completed

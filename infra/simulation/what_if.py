@@ -21,10 +21,10 @@ from schemas.decisions import JobStateName
 from schemas.fleet import (
     CommandRefused,
     FleetEvent,
-    NodeHeard,
     NodeHeartbeat,
     NodeOffline,
     NodeOnline,
+    NodeSeen,
     NodeSilent,
     RunReport,
 )
@@ -70,14 +70,14 @@ class LedgerSimulation:
                     yield self._simulated(time_s, node.online())
             case CommandRefused() | RunReport():
                 sender = self._fleet.nodes.get(event.node)
-                report = sender and NodeHeard(**sender.online().model_dump(exclude={"runs"}))
+                report = sender and NodeSeen(**sender.online().model_dump(exclude={"runs"}))
                 if report and self._cell.nodes is not None and self._cell.nodes.awaits(report):
                     yield self._simulated(time_s, report)
             case SolveFinished() | RulesAdopted():
                 pass
             case _ if type(event) in self._fleet.answers:
                 pass
-            case NodeOnline() | NodeHeartbeat() | NodeHeard() | NodeSilent() | NodeOffline():
+            case NodeOnline() | NodeHeartbeat() | NodeSeen() | NodeSilent() | NodeOffline():
                 if event.node in self._fleet.nodes:
                     yield self._handle(time_s, self._of_node(envelope, event))
             case _:

@@ -100,10 +100,10 @@ class TaskChanged(Outcome):
     facts: Facts = Field(default_factory=dict)
 
 
-class MergeJudged(Outcome):
+class MergeEvaluated(Outcome):
     """Result of a merge for one of its jobs."""
 
-    TYPE: ClassVar = "millrace.merge.judged.v1"
+    TYPE: ClassVar = "millrace.merge.evaluated.v1"
 
     zone: Identifier
     job_id: Identifier

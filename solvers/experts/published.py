@@ -39,7 +39,7 @@ def place_first_fit(demand: ExpertDemand, cluster: DeviceGroup, seed: int = 0) -
     cluster.check(demand.loads.size)
     packing = _Packing(demand, cluster)
     for expert in sorted(range(packing.count), key=lambda expert: -packing.loads[expert]):
-        packing.give_own_devices(expert)
+        packing.give_own_gpus(expert)
     packing.pack_fractions()
     packing.spread_unknown(random.Random(seed))
     return ExpertPlacement.of_parts(packing.parts, cluster.most_per_device)
@@ -61,7 +61,7 @@ class _Packing:
         self.homeless = self.count
         self.free_slots = cluster.devices * self.most
 
-    def give_own_devices(self, expert: int) -> None:
+    def give_own_gpus(self, expert: int) -> None:
         for _ in range(self.loads[expert] // self.device_load):
             if not self._has_slot_for(expert):
                 return

@@ -11,7 +11,7 @@ from schemas.clock import ClockTicked
 from schemas.codec import Envelope
 from schemas.commands import RunDisowned
 from schemas.decisions import EventIgnored, IgnoredReason, JobQuoted, JobRejected, RejectionReason
-from schemas.facts import NO_FACTS, Fact, Facts
+from schemas.facts import NO_FACTS, Fact, Facts, quoted
 from schemas.fleet import (
     CommandRefused,
     FleetEvent,
@@ -142,7 +142,7 @@ class ConfiguredCell:
         """Return the decisions on an event, in order. Its steps are those of step 4 of `Cell.handle`."""
         # 4.1. Ignore an event that has been decided.
         if not self._recent.note(writer_of(envelope.event), envelope.id):
-            facts: Facts = {"event_id": envelope.id, "writer": writer_of(envelope.event)}
+            facts: Facts = {"event_id": quoted(envelope.id), "writer": writer_of(envelope.event)}
             self._outcomes.add(EventIgnored(reason="duplicate_event", facts=facts))
             return self._outcomes.drain()
         # 4.2. Pass it to the part of the cell that it is for.
@@ -242,11 +242,12 @@ class ConfiguredCell:
         if kind is None:
             return "unknown_zone", {"zone": event.zone}
         if type(event.workload) not in kind.workloads:
-            taken = tuple(map(kind_of, kind.workloads))
-            return "workload_not_taken", {"workload": event.workload.kind, "taken": taken}
+            supported = tuple(map(kind_of, kind.workloads))
+            return "workload_not_supported", {"workload": event.workload.kind, "supported": supported}
         terms = kind.terms if isinstance(event, JobSubmitted) else kind.quoted_terms
         if type(event.terms) not in terms:
-            return "terms_not_taken", {"terms": event.terms.kind, "taken": tuple(map(kind_of, terms))}
+            supported = tuple(map(kind_of, terms))
+            return "terms_not_supported", {"terms": event.terms.kind, "supported": supported}
         return None
 
     def _withdraw(self, event: JobWithdrawalRequested) -> None:
@@ -336,7 +337,7 @@ class ConfiguredCell:
         for zone in takers:
             zone.apply(event)
         if not takers:
-            self._ignore("no_zone_takes_it", event_type=event.TYPE)
+            self._ignore("event_not_supported", event_type=event.TYPE)
 
 
 def refused(

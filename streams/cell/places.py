@@ -1,18 +1,20 @@
 """Places of exceptions: a zone and the method of its policy, or a stage of the cell.
 
-A fault is recorded in the chained log with its place, so the place has to be the same on any machine; a file
-and a line would not be. A method of `ZonePolicy` or a stage of another name changes the bytes of faults: that
-needs a new version of the rules.
+The chained log records the place of a fault, so a place is the same on all machines, unlike a file and line.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, cast, get_args
 
+from schemas.decisions import FaultPlace
 from streams.policies.policy import ZonePolicy
 
 _ATTRIBUTE = "millrace_place"
+
+PLACE_OF_METHOD: Mapping[str, FaultPlace] = {place: place for place in get_args(FaultPlace)}
+"""Recorded word of a method of `ZonePolicy`. A method that is renamed keeps its word."""
 
 
 @dataclass(frozen=True)
@@ -21,23 +23,23 @@ class Place:
 
     zone: str | None
     """None for the cell itself."""
-    name: str
-    """Name of the policy's method, or of the cell's stage."""
+    name: FaultPlace
+    """The policy's method, or the cell's stage."""
 
 
 _UNKNOWN = Place(None, "fold")
 
 
 def place_of(error: BaseException) -> Place:
-    """Return the innermost place that was noted of an exception."""
+    """Return the place that is attached to an exception, which is the innermost one."""
     place = getattr(error, _ATTRIBUTE, _UNKNOWN)
     assert isinstance(place, Place)
     return place
 
 
 @contextmanager
-def stage(name: str) -> Iterator[None]:
-    """Note what raises in the block with the name of a stage of the cell."""
+def stage(name: FaultPlace) -> Iterator[None]:
+    """Attach a stage of the cell to exceptions that the block raises."""
     try:
         yield
     except Exception as error:
@@ -46,18 +48,18 @@ def stage(name: str) -> Iterator[None]:
 
 
 def note(error: BaseException, place: Place) -> None:
-    """Note the place of an exception, unless it has one."""
+    """Attach a place to an exception, unless it has one."""
     if not hasattr(error, _ATTRIBUTE):
         setattr(error, _ATTRIBUTE, place)
 
 
 def placed(zone: str, policy: ZonePolicy) -> ZonePolicy:
-    """Return the policy, with its exceptions noted with the zone and the method that raised them."""
+    """Return the policy; its exceptions carry the zone and the method that raised them."""
     return cast(ZonePolicy, _PlacedPolicy(zone, policy))
 
 
 class _PlacedPolicy:
-    """A policy that notes the places of exceptions, for all of its methods."""
+    """A policy whose methods attach their places to exceptions."""
 
     def __init__(self, zone: str, policy: ZonePolicy) -> None:
         self._zone = zone
@@ -65,7 +67,9 @@ class _PlacedPolicy:
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._policy, name)
-        return _noting(Place(self._zone, name), attribute) if callable(attribute) else attribute
+        if not callable(attribute):
+            return attribute
+        return _noting(Place(self._zone, PLACE_OF_METHOD.get(name, "policy")), attribute)
 
 
 def _noting(place: Place, method: Callable[..., Any]) -> Callable[..., Any]:

@@ -87,11 +87,16 @@ def fault_of(event: "LedgerEvent", error: Exception) -> EventFaulted:
         reason="cell_raised" if place.zone is None else "policy_raised",
         event_id=event.envelope.id,
         event_type=what.TYPE,
-        exception=type(error).__name__,
+        exception=_builtin_name(type(error)),
         zone=place.zone,
         place=place.name,
         job_id=_job_of(what),
     )
+
+
+def _builtin_name(kind: type[Exception]) -> str:
+    """Return the name of the nearest built-in type: the names of other types may change with the code."""
+    return next(each.__name__ for each in kind.__mro__ if each.__module__ == "builtins")
 
 
 def _job_of(event: Event) -> str | None:

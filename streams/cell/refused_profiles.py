@@ -1,7 +1,7 @@
 """Refusals of published profiles that do not fit their zone."""
 
 from schemas.cells import Zone
-from schemas.facts import Facts
+from schemas.facts import Facts, quoted
 from schemas.profiles import ProfileReported
 
 
@@ -13,7 +13,7 @@ def refusal(event: ProfileReported, zone: Zone) -> Facts | None:
         return {
             "case": "other_base_model",
             "zone": zone.id,
-            "base_model": event.key.base_model,
+            "base_model": quoted(event.key.base_model),
             "zone_base_model": zone.base_model,
         }
     types = {gpu.name: gpu for gpu in zone.gpu_types}

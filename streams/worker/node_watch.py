@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from schemas.codec import Envelope, rfc3339
-from schemas.fleet import NodeHeard, NodeHeartbeat, NodeSilent
+from schemas.fleet import NodeHeartbeat, NodeSeen, NodeSilent
 from schemas.topics import FLEET
 from streams.cell.nodes import NodePool
 from streams.kafka.records import Place, ReadRecord
@@ -149,7 +149,7 @@ class NodeWatch:
         self._fleet = fleet
         self._clocks = flow.clocks
         self._monitor = LivenessMonitor(flow.clocks.monotonic_s())
-        self._reported: dict[tuple[str, str, type[NodeHeard | NodeSilent]], float] = {}
+        self._reported: dict[tuple[str, str, type[NodeSeen | NodeSilent]], float] = {}
         """Time of the last report of a change, by cell, node and type."""
 
     async def run(self) -> None:
@@ -183,7 +183,7 @@ class NodeWatch:
         self.note_sign(event.cell, event.node)
         nodes = self._nodes_of(event.cell)
         if nodes is not None and nodes.awaits(event):
-            self._report(NodeHeard(**dict(event)))
+            self._report(NodeSeen(**dict(event)))
 
     def note_sign(self, cell_name: str, node: str) -> None:
         nodes, now_s = self._nodes_of(cell_name), self._clocks.monotonic_s()
@@ -228,7 +228,7 @@ class NodeWatch:
         self._monitor.listen(partition, self._clocks.monotonic_s())
         return True
 
-    def _report(self, event: NodeHeard | NodeSilent) -> None:
+    def _report(self, event: NodeSeen | NodeSilent) -> None:
         """Add an event to the ledger, after the node's own reports."""
         now_s, about = self._clocks.monotonic_s(), (event.cell, event.node, type(event))
         if now_s - self._reported.get(about, -_REPEAT_S) < _REPEAT_S:

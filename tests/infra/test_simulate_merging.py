@@ -77,7 +77,7 @@ def test_history_of_job_is_explained(capsys: pytest.CaptureFixture[str], folder:
     told = json.loads(capsys.readouterr().out)
     types = [chapter["type"] for chapter in told["chapters"]]
     assert (types[0], told["state"]) == ("millrace.job.submitted.v1", "completed")
-    assert "millrace.merge.judged.v1" in types
+    assert "millrace.merge.evaluated.v1" in types
     assert run(given) == 0
     assert merge["partner"] in capsys.readouterr().out
     assert run([*given, "--days", "1"]) == 1

@@ -8,7 +8,7 @@ import pytest
 from schemas.decisions import JobQuoted, JobWithdrawn
 from schemas.elastic.outcomes import ElasticForecast, JobProfiled
 from schemas.elastic.workload import ElasticTerms
-from schemas.fleet import NodeHeard
+from schemas.fleet import NodeSeen
 from schemas.jobs import JobQuoteRequested, JobWithdrawalRequested
 from schemas.loans import OfferAnswered, ReclaimEnded
 from tests.integration import deployment
@@ -53,7 +53,7 @@ def test_elastic_job_spreads_to_lent_server_and_returns(fleet: Fleet) -> None:
     assert 0 < starts[-1] < work_samples
     assert not any(answer.refused for answer in fleet.decided(OfferAnswered))
     # A server's presence is read once it is lent, and costs the ledger no more than that.
-    assert [heard.node for heard in fleet.events(NodeHeard)] == [server]
+    assert [heard.node for heard in fleet.events(NodeSeen)] == [server]
     fleet.assert_proven()
 
 

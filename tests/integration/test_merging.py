@@ -17,7 +17,7 @@ from infra.deployment.folders import Folders
 from schemas.fleet import RunStarted
 from schemas.jobs import JobSubmitted
 from schemas.merging.commands import TaskAssigned
-from schemas.merging.outcomes import MergeJudged, TaskChanged
+from schemas.merging.outcomes import MergeEvaluated, TaskChanged
 from schemas.merging.reports import TaskEvaluated, TaskProfiled
 from schemas.merging.workload import MergingTerms, TuningWorkload
 from tests.integration.deployment import ROOT
@@ -56,7 +56,7 @@ def test_merged_jobs_are_both_completed(fleet: WatchedDeployment) -> None:
     fleet.send(*(submitted(job_id, workload) for job_id, workload in jobs.items()))
     for job_id in jobs:
         fleet.until(lambda job_id=job_id: fleet.completed(job_id), f"{job_id} is done", READY_S)
-    (judged,) = fleet.decided(MergeJudged)
+    (judged,) = fleet.decided(MergeEvaluated)
     assert (judged.job_id, judged.partner, judged.reason) == ("learner", "teacher", "finished")
     assert judged.iterations < judged.iterations_alone
     accuracy = {each.job_id: each.accuracy for each in fleet.events(TaskEvaluated) if each.phase == "own"}
@@ -79,7 +79,7 @@ def test_four_jobs_complete_despite_undone_merge(fleet: WatchedDeployment) -> No
         fleet.send(submitted(first, jobs[first]), submitted(second, jobs[second]))
         for job_id in (first, second):
             fleet.until(lambda job_id=job_id: fleet.completed(job_id), f"{job_id} is done", 5 * READY_S)
-    judged = {each.job_id: each for each in fleet.decided(MergeJudged)}
+    judged = {each.job_id: each for each in fleet.decided(MergeEvaluated)}
     assert {job_id: each.reason for job_id, each in judged.items()} == {
         "related": "finished",
         "misled": "undone",

@@ -9,7 +9,7 @@ from infra.deployment.folders import Folders
 from schemas.decisions import JobCompleted
 from schemas.jobs import JobSubmitted, JobWithdrawalRequested
 from schemas.merging.commands import TaskAssigned
-from schemas.merging.outcomes import MergeJudged
+from schemas.merging.outcomes import MergeEvaluated
 from schemas.merging.reports import TaskEvaluated, TaskProfiled
 from schemas.merging.settings import STAGES_PER_PIPELINE
 from schemas.merging.workload import MergingTerms, TuningWorkload
@@ -70,7 +70,7 @@ def test_two_jobs_share_a_run(fleet: WatchedDeployment) -> None:
     submit(fleet, jobs)
     samples = {complete(fleet, job_id).samples_done for job_id in jobs}
     assert {mode for job_id in jobs for mode, _ in modes(fleet, job_id)} == {"spatial"}
-    judged = {each.job_id: each for each in fleet.decided(MergeJudged)}
+    judged = {each.job_id: each for each in fleet.decided(MergeEvaluated)}
     assert {job_id: each.reason for job_id, each in judged.items()} == dict.fromkeys(jobs, "finished")
     # A step is an iteration of both, and both are measured together.
     for job_id in jobs:

@@ -95,8 +95,8 @@ def test_job_shows_number_before_it(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"workload": workload()}, "workload_not_taken"),
-        ({"terms": BidTerms(bid_micros=1, deadline_s=1e9)}, "terms_not_taken"),
+        ({"workload": workload()}, "workload_not_supported"),
+        ({"terms": BidTerms(bid_micros=1, deadline_s=1e9)}, "terms_not_supported"),
     ],
 )
 def test_unsupported_job_is_rejected_by_name(bench: Bench, changes: dict[str, Any], reason: str) -> None:
@@ -125,7 +125,7 @@ def test_quote_is_refused(bench: Bench) -> None:
         cell="c", quote_id="q", user="u", zone="z", workload=CountWorkload(goal=1), terms=QueueTerms()
     )
     (quoted,) = bench.send(asked)
-    assert quoted.reason == "terms_not_taken"
+    assert quoted.reason == "terms_not_supported"
 
 
 def test_a_node_without_the_runner_gets_no_job(bench: Bench) -> None:

@@ -115,7 +115,7 @@ def test_a_cordoned_node_gets_no_process(bench: RestoredBench) -> None:
 def test_a_job_larger_than_the_zone_is_rejected(bench: RestoredBench) -> None:
     (rejected,) = bench.send(submitted(processes=4))
     assert (type(rejected), rejected.reason) == (JobRejected, "larger_than_the_zone")
-    assert rejected.facts == {"ranks": 4, "own_devices": 3}
+    assert rejected.facts == {"ranks": 4, "own_gpus": 3}
 
 
 def test_a_job_completes_once_all_members_have_ended(bench: RestoredBench) -> None:
@@ -203,7 +203,7 @@ def test_loaned_server_returns_without_its_job() -> None:
     bench.send(configuration(zones=(zone(policy=POLICY), lender(lending=lending))), tick(0))
     bench.send(reported(0.0), offered("s1"), online("s1"))
     (rejected,) = bench.send(submitted("large", processes=4))
-    assert rejected.facts == {"ranks": 4, "own_devices": 3}
+    assert rejected.facts == {"ranks": 4, "own_gpus": 3}
     bench.send(submitted("own", processes=3), submitted("guest", processes=1))
     assert assigned(bench.send(tick(1)))[-1] == ("guest", "s1", 1)
     assert released(bench.send(reclaimed(1, due_slot=6))) == [("s1", "preempted")]

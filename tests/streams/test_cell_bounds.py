@@ -14,9 +14,9 @@ from schemas.base import MAX_MICROS, MAX_TIME_S, Event
 from schemas.cells import CellConfigured, GpuType, Node, Tariff, ThroughputRow, Zone
 from schemas.clock import ClockTicked
 from schemas.fleet import (
-    NodeHeard,
     NodeOffline,
     NodeOnline,
+    NodeSeen,
     NodeSilent,
     RunFailed,
     RunFinished,
@@ -41,7 +41,7 @@ REPORTS: tuple[type[Event], ...] = (RunStarted, RunProgressed, RunFinished, RunF
 OTHERS: tuple[type[Event], ...] = (
     *(JobQuoteRequested, JobWithdrawalRequested, VendorQuoted, VendorLeft),
     *(PreprocessingDelivered, PreprocessingFailed),
-    *(NodeOnline, NodeHeard, NodeSilent, NodeOffline),
+    *(NodeOnline, NodeSeen, NodeSilent, NodeOffline),
 )
 KINDS = (JobSubmitted,) * 8 + (ClockTicked,) * 4 + REPORTS + OTHERS
 """Often enough bids and ticks for runs to be there."""
@@ -215,7 +215,7 @@ def events(configuration: CellConfigured, cell: Cell) -> dict[type[Event], st.Se
         ),
         ClockTicked: st.builds(ClockTicked, **named, time_s=times(configuration)),
         NodeOnline: st.builds(NodeOnline, **sign),
-        NodeHeard: st.builds(NodeHeard, **sign),
+        NodeSeen: st.builds(NodeSeen, **sign),
         NodeSilent: st.builds(NodeSilent, **node, silent_s=st.sampled_from((0.0, 1e9))),
         NodeOffline: st.builds(NodeOffline, **node),
         RunStarted: report(RunStarted, dataset_samples=st.sampled_from((None, 1, MOST_SAMPLES))),

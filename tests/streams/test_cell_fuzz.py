@@ -50,9 +50,9 @@ from schemas.decisions import (
 )
 from schemas.fleet import (
     CommandRefused,
-    NodeHeard,
     NodeOffline,
     NodeOnline,
+    NodeSeen,
     NodeSilent,
     RunFailed,
     RunFinished,
@@ -133,7 +133,7 @@ ANSWERS: dict[type[Event], tuple[tuple[type, ...], bool]] = {
     PreprocessingDelivered: ((PreprocessingAccepted, PreprocessingClosed, *SETBACKS), True),
     PreprocessingFailed: ((PreprocessingClosed, PreprocessingOrdered, *SETBACKS), True),
     NodeOnline: ((NodeStatusChanged, *SETBACKS), True),
-    NodeHeard: ((NodeStatusChanged, *SETBACKS), True),
+    NodeSeen: ((NodeStatusChanged, *SETBACKS), True),
     NodeSilent: ((NodeStatusChanged, *SETBACKS), True),
     NodeOffline: ((NodeStatusChanged, *SETBACKS), True),
     CommandRefused: ((NodeStatusChanged, EventIgnored), False),

@@ -178,7 +178,7 @@ def test_a_handler_that_raises_loses_no_other_event(name: str, monkeypatch: pyte
                 patch.setattr(kind, handler, raising(getattr(kind, handler), [target], half_way))
                 fault = check_fault(around, target, packed[first])
             assert fault is not None
-            assert (fault.exception, fault.place) == ("InjectedError", handler)
+            assert (fault.exception, fault.place) == ("Exception", handler)
             assert fault.zone in cell.zones
             assert fault.event_id == events[target].envelope.id
             checked[handler] += 1
@@ -255,6 +255,17 @@ def test_fault_names_event_error_and_place(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
+    ("error", "name"),
+    [(InjectedError(), "Exception"), (OverflowError(), "OverflowError")],
+)
+def test_fault_names_built_in_type(error: Exception, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench.configured()
+    failing(monkeypatch, error)
+    (fault,) = bench.send(tick(1))
+    assert fault.exception == name
+
+
+@pytest.mark.parametrize(
     "error", [MemoryError(), OSError(28, "No space left"), ImportError(), KeyboardInterrupt()]
 )
 def test_lack_of_memory_or_disk_is_no_fault(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,7 +317,7 @@ def test_unencodable_decision_is_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench.configured()
     monkeypatch.setattr(AuctionZone, "wake", unencodable)
     (fault,) = bench.send(tick(1))
-    assert (fault.exception, fault.zone, fault.place) == ("PydanticSerializationError", None, "encode")
+    assert (fault.exception, fault.zone, fault.place) == ("ValueError", None, "encode")
 
 
 def test_raising_configuration_leaves_cell_empty(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.fleet import NodeHeard, RunStarted
+from schemas.fleet import NodeSeen, RunStarted
 from streams.cell.cell import LedgerEvent
 from streams.replay.files import ledger_line, verify_files
 from streams.replay.heads import Head, KeptHead
@@ -30,7 +30,7 @@ class Log:
         return cls(tuple(map(ledger_line, ledger)), tuple(decision.canonical + b"\n" for decision in decided))
 
 
-HEARD = NodeHeard(cell="alpha", node="alpha-n0", base_model="tiny", runners=("lora",))
+HEARD = NodeSeen(cell="alpha", node="alpha-n0", base_model="tiny", runners=("lora",))
 LEDGER = events.ledger([HEARD if isinstance(event, RunStarted) else event for event in events.stream(7)])
 """A configuration, a tick, three bids, one for an unknown zone, a node's sign of life, which decides nothing,
 and a bid: so the last event is decided."""

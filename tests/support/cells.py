@@ -15,9 +15,9 @@ from schemas.codec import Decision, Envelope
 from schemas.decisions import JobAdmitted
 from schemas.fleet import (
     CommandRefused,
-    NodeHeard,
     NodeOffline,
     NodeOnline,
+    NodeSeen,
     NodeSilent,
     RunFailed,
     RunFinished,
@@ -193,8 +193,8 @@ def offline(node: str) -> NodeOffline:
     return NodeOffline(cell="c", node=node)
 
 
-def heard(node: str) -> NodeHeard:
-    return NodeHeard(cell="c", node=node, base_model="tiny", runners=("lora",))
+def heard(node: str) -> NodeSeen:
+    return NodeSeen(cell="c", node=node, base_model="tiny", runners=("lora",))
 
 
 def silent(node: str) -> NodeSilent:

@@ -18,7 +18,7 @@ from schemas.decisions import JobOutcome, NodeStatusChanged
 from schemas.fleet import RunFinished
 from schemas.jobs import JobSubmitted
 from schemas.merging.commands import ProfileOrdered, TaskAssigned, TaskReleased
-from schemas.merging.outcomes import JobForetold, MergeJudged, TaskChanged
+from schemas.merging.outcomes import JobForetold, MergeEvaluated, TaskChanged
 from schemas.merging.problems import MergeProblem, RivalProblem, StepTime
 from schemas.merging.reports import TaskEvaluated
 from schemas.merging.workload import TuningWorkload
@@ -52,7 +52,7 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
         """Number of starts of tasks with other jobs or GPUs."""
         self.merges = 0
         """Number of merges."""
-        self._verdicts: deque[MergeJudged] = deque()
+        self._verdicts: deque[MergeEvaluated] = deque()
         """Latest verdicts."""
         self._saved_before_s = 0.0
         """Savings by the verdicts before these."""
@@ -122,7 +122,7 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
                 self.starts += outcome.node == outcome.members[0].node
             case TaskReleased(zone=self._zone):
                 self._clear(time_s, outcome.task_id)
-            case MergeJudged(zone=self._zone):
+            case MergeEvaluated(zone=self._zone):
                 self._add_verdict(outcome)
             case NodeStatusChanged(status="down"):
                 self._lose(outcome.node)
@@ -234,7 +234,7 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
                 job.task = None
                 job.wait(time_s)
 
-    def _add_verdict(self, verdict: MergeJudged) -> None:
+    def _add_verdict(self, verdict: MergeEvaluated) -> None:
         job = self._job(verdict.job_id)
         if job is not None and verdict.reason == "undone":
             job.accuracy = None

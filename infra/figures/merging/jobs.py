@@ -6,7 +6,7 @@ from typing import Any
 
 from infra.figures.jobs import JobTimeline
 from infra.figures.merging.merges import Merge
-from schemas.merging.outcomes import JobForetold, MergeJudged, TaskChanged
+from schemas.merging.outcomes import JobForetold, MergeEvaluated, TaskChanged
 from schemas.merging.workload import TuningWorkload
 from solvers.merging.fairness import Finished
 
@@ -53,7 +53,7 @@ class TuningTimeline(JobTimeline):
         return self.merge.mode if self.merge is not None and self.merge.holds_for(self.job_id) else "normal"
 
     @property
-    def judged(self) -> MergeJudged | None:
+    def judged(self) -> MergeEvaluated | None:
         """Verdict on its merge; None also for a donor, which trains as if it were alone."""
         return None if self.merge is None else self.merge.judged.get(self.job_id)
 

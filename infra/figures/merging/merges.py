@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from schemas.merging.estimates import MergeMode
-from schemas.merging.outcomes import MergeForecast, MergeJudged, TaskChanged
+from schemas.merging.outcomes import MergeEvaluated, MergeForecast, TaskChanged
 
 
 @dataclass
@@ -16,7 +16,7 @@ class Merge:
     """Ids of the jobs; in a temporal merge, the donor is first."""
     forecasts: dict[str, MergeForecast] = field(default_factory=dict)
     """Forecasts by job."""
-    judged: dict[str, MergeJudged] = field(default_factory=dict)
+    judged: dict[str, MergeEvaluated] = field(default_factory=dict)
     """Results by job; in a temporal merge, only the receiver has one."""
     has_begun: bool = False
     """Whether both jobs are affected: in a temporal merge, the receiver trains from its donor's weights."""

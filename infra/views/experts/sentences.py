@@ -4,19 +4,17 @@ from types import MappingProxyType
 
 SENTENCES = MappingProxyType(
     {
-        "breaks_a_promise/devices_in_use": (
-            "zone {zone}: node {node} would have {devices} devices, and jobs have {held_devices} there"
+        "breaks_a_promise/gpus_in_use": (
+            "zone {zone}: node {node} would have {gpus} GPUs, and jobs have {held_gpus} there"
         ),
         "breaks_a_promise/jobs_never_run": (
-            "zone {zone}: {jobs} jobs were admitted, such as {job_id}, that need {ranks} devices, and the "
-            "zone's own nodes would have {own_devices}"
+            "zone {zone}: {jobs} jobs were admitted, such as {job_id}, that need {ranks} GPUs, and the "
+            "zone's own nodes would have {own_gpus}"
         ),
         "gave_way": "job {job_id} of user {user} has waited for {waited_s:.0f} s",
-        "larger_than_the_zone": (
-            "{ranks} ranks need a device each, and the zone's own nodes have {own_devices}"
-        ),
+        "larger_than_the_zone": ("{ranks} ranks need a GPU each, and the zone's own nodes have {own_gpus}"),
         "preempted": "node {node} is to leave",
-        "time_over": "its time was over before there were devices for it",
+        "time_over": "its time was over before there were GPUs for it",
         "unusable_report/job_trains": "job {job_id}: a job that trains has no profile stage",
         "unusable_report/live_jobs": (
             "job {job_id}: the live jobs of the cell hold {held_bytes} of {limit_bytes} bytes, and "

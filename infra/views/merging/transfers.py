@@ -9,7 +9,7 @@ from typing import Any
 from schemas.base import Event, Outcome
 from schemas.jobs import JobSubmitted
 from schemas.merging.estimates import EstimateSolution, MergeMode
-from schemas.merging.outcomes import MergeJudged
+from schemas.merging.outcomes import MergeEvaluated
 from schemas.merging.workload import TuningWorkload
 from schemas.solves import SolveFinished
 
@@ -73,7 +73,7 @@ class Transfers:
         self._task_of_job: dict[str, str] = {}
         self._forecasts: dict[Pair, tuple[int, float]] = {}
         """Number of the request, and gain."""
-        self._judged: list[MergeJudged] = []
+        self._judged: list[MergeEvaluated] = []
 
     def fold_event(self, event: Event) -> None:
         """Fold a ledger event."""
@@ -88,7 +88,7 @@ class Transfers:
     def fold_decision(self, outcome: Outcome) -> None:
         """Fold a decision."""
         match outcome:
-            case MergeJudged(zone=self._zone):
+            case MergeEvaluated(zone=self._zone):
                 self._judged.append(outcome)
 
     def found(self) -> list[Transfer]:

@@ -20,7 +20,7 @@ from schemas.decisions import JobAdmitted
 from schemas.merging.commands import LoaderPrewarmed, ProfileOrdered, TaskAssigned, TaskReleased
 from schemas.merging.outcomes import (
     JobForetold,
-    MergeJudged,
+    MergeEvaluated,
     PlanDecided,
     QueuedTask,
     TaskChanged,
@@ -46,7 +46,7 @@ class MergingView(PolicyView):
                 return record
             case ProfileOrdered() | LoaderPrewarmed() if record.order.job_id == job_id:
                 return record
-            case MergeJudged(mode="temporal") if record.partner == job_id:
+            case MergeEvaluated(mode="temporal") if record.partner == job_id:
                 return record
         return None
 
@@ -69,7 +69,7 @@ class MergingView(PolicyView):
                 return [evaluated_words(record)]
             case TaskChanged():
                 return list(changed_words(record))
-            case MergeJudged():
+            case MergeEvaluated():
                 return list(judged_words(record))
             case PlanDecided():
                 return list(plan_words(record))
@@ -91,7 +91,7 @@ class MergingView(PolicyView):
                 return f"{outcome.job_id}: {next(forecast_words(outcome))}"
             case TaskChanged():
                 return f"{', '.join(outcome.job_ids)}: {next(changed_words(outcome))}"
-            case MergeJudged():
+            case MergeEvaluated():
                 return next(judged_words(outcome))
             case PlanDecided():
                 return f"zone {outcome.zone}: {next(plan_words(outcome))}"

@@ -8,8 +8,8 @@ from infra.views.sentences import sentence
 from schemas.merging.commands import TransferMode
 from schemas.merging.outcomes import (
     JobForetold,
+    MergeEvaluated,
     MergeForecast,
-    MergeJudged,
     PlanDecided,
     QueuedTask,
     TaskChanged,
@@ -147,7 +147,7 @@ def changed_words(change: TaskChanged) -> Iterator[str]:
         yield f"what is left is taken to need {lasting(change.remaining_s)} with these GPUs"
 
 
-def judged_words(record: MergeJudged) -> Iterator[str]:
+def judged_words(record: MergeEvaluated) -> Iterator[str]:
     """Yield words about the result of a merge for one of its jobs, compared with the forecast."""
     pair = merge_name(record)
     match record.reason:
@@ -167,7 +167,7 @@ def judged_words(record: MergeJudged) -> Iterator[str]:
     )
 
 
-def merge_name(record: MergeJudged) -> str:
+def merge_name(record: MergeEvaluated) -> str:
     """Return `a -> b` or `a || b`."""
     sign = "->" if record.mode == "temporal" else "||"
     return f"{record.partner} {sign} {record.job_id}"

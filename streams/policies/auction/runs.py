@@ -1,6 +1,6 @@
 """Reports of nodes about the runs of a zone's jobs, and their effects."""
 
-from schemas.facts import Facts
+from schemas.facts import Facts, quoted
 from schemas.fleet import RunFailed, RunProgressed, RunReport, RunStarted
 from schemas.lora_commands import MEMORY_TOLERANCE_GIB
 from streams.policies.auction.book import JobBook
@@ -25,7 +25,7 @@ class AuctionRuns:
         dataset, counted = job.workload.dataset, report.dataset_samples
         if job.workload.needs_preprocessing and counted is not None and counted > dataset.samples:
             facts: Facts = {
-                "path": dataset.path,
+                "path": quoted(dataset.path),
                 "counted_samples": counted,
                 "declared_samples": dataset.samples,
             }

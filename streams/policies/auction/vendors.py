@@ -17,7 +17,7 @@ from schemas.auction.deliveries import (
 from schemas.auction.settings import MarketPolicy
 from schemas.base import Event
 from schemas.decisions import EventIgnored
-from schemas.facts import Facts
+from schemas.facts import Facts, quoted
 from schemas.fleet import RunFailed
 from schemas.lora import LoraWorkload
 from solvers.auction.market.demand import UnjudgeableError
@@ -158,13 +158,13 @@ class Vendors:
             self._deliver(job, order, event)
         elif isinstance(event, PreprocessingFailed):
             dataset = job.workload.dataset
-            facts: Facts = {"path": dataset.path, "declared_samples": dataset.samples}
+            facts: Facts = {"path": quoted(dataset.path), "declared_samples": dataset.samples}
             self._close(job, order, event.reason, facts)
 
     def _deliver(self, job: PlannedJob, order: VendorOrder, event: PreprocessingDelivered) -> None:
         path = delivery_path(self._cell, order.vendor, order.order_id)
         if event.delivery.path != path:
-            self._close(job, order, "wrong_path", {"path": event.delivery.path, "ordered_path": path})
+            self._close(job, order, "wrong_path", {"path": quoted(event.delivery.path), "ordered_path": path})
             return
         samples, most = event.delivery.samples, job.workload.dataset.samples
         least = self._least_samples(job)
@@ -191,7 +191,7 @@ class Vendors:
         """End an order without payment, and the job if its data are at fault or no other vendor can do it."""
         self._book.close_order(job, order, reason, facts)
         path = job.workload.dataset.path
-        about: Facts = {"vendor": order.vendor, "path": path}
+        about: Facts = {"vendor": order.vendor, "path": quoted(path)}
         if reason == "more_data_than_ordered":
             declared = {"declared_samples": job.workload.dataset.samples}
             self._book.end_at_fault(job, "dataset_size_misstated", {"case": "by_vendor", **about, **declared})

@@ -71,7 +71,7 @@ class ExpertsZone(RigidZone[MoeJob, ChangeReason]):
         return {
             **super().describe(),
             "turns": self._ranks.turns.numbers,
-            "held_devices": self._ranks.reserved_gpus,
+            "held_gpus": self._ranks.reserved_gpus,
         }
 
     def state(self) -> dict[str, Any]:

@@ -132,21 +132,21 @@ class RigidZone(GpuZone[S, R]):
                 "jobs": len(too_large),
                 "job_id": too_large[0].job_id,
                 "ranks": too_large[0].ranks,
-                "own_devices": room,
+                "own_gpus": room,
             }
         small = self._too_small(gpus)
         if small is None:
             return None
         return {
-            "case": "devices_in_use",
+            "case": "gpus_in_use",
             "node": small.node,
-            "devices": small.gpus,
-            "held_devices": small.held,
+            "gpus": small.gpus,
+            "held_gpus": small.held,
         }
 
     def _refusal(self, gang: S) -> tuple[str, Facts] | None:
         room = self._own_gpus - sum(self._own.get(node, 0) for node in self._leaving)
-        facts: Facts = {"ranks": gang.ranks, "own_devices": room}
+        facts: Facts = {"ranks": gang.ranks, "own_gpus": room}
         return ("larger_than_the_zone", facts) if gang.ranks > room else None
 
     def _needed(self, nodes: Iterable[str]) -> Iterator[str]:

@@ -6,7 +6,7 @@ from schemas.merging.commands import LoaderPrewarmed, ProfileOrdered, TaskAssign
 from schemas.merging.estimates import EstimateProblem, EstimateSolution
 from schemas.merging.outcomes import (
     JobForetold,
-    MergeJudged,
+    MergeEvaluated,
     PlanDecided,
     QueuedTask,
     TaskChanged,
@@ -24,7 +24,7 @@ MERGING = PolicyKind(
     evidence=(QueuedTask,),
     inputs=(Input(TaskProfiled, FLEET), Input(TaskEvaluated, FLEET)),
     outcomes=(
-        *(JobForetold, TaskChanged, MergeJudged, PlanDecided),
+        *(JobForetold, TaskChanged, MergeEvaluated, PlanDecided),
         *(ProfileOrdered, TaskAssigned, TaskReleased, LoaderPrewarmed),
     ),
     reasons={

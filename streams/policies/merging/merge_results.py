@@ -4,7 +4,7 @@ from typing import Literal
 
 from schemas.facts import Facts
 from schemas.merging.estimates import PastMerge
-from schemas.merging.outcomes import MergeJudged
+from schemas.merging.outcomes import MergeEvaluated
 from schemas.merging.reports import TaskEvaluated
 from schemas.merging.workload import LEAST_ACCURACY
 from streams.policies.merging.job import JobMerge, TuningJob
@@ -88,7 +88,7 @@ def shortfall_of_merge(job: TuningJob, kind: KindOfJobs, iterations: int) -> Fac
 
 def merge_result(
     zone: str, job: TuningJob, merge: JobMerge, kind: KindOfJobs, step_s: float, reason: MergeEnd
-) -> tuple[MergeJudged, PastMerge]:
+) -> tuple[MergeEvaluated, PastMerge]:
     """Return the result of a job's merge, as a decision and as a record to keep.
 
     A job without an accuracy target has gained if it is as good as jobs of its kind alone after fewer
@@ -109,7 +109,7 @@ def merge_result(
         target, met = max(reference, LEAST_ACCURACY), met and merge.equalled_iterations is not None
         needed = merge.equalled_iterations or job.iterations
     saved = alone - needed if reason == "finished" else -job.iterations
-    decision = MergeJudged(
+    decision = MergeEvaluated(
         zone=zone,
         job_id=job.job_id,
         partner=merge.partner,

@@ -23,6 +23,7 @@ from schemas.auction.settings import AuctionPolicy, EarliestFinishPolicy, TitanP
 from schemas.base import Event, Outcome
 from schemas.changes import ZoneConfigured
 from schemas.decisions import EventIgnored, JobAdmitted, JobCompleted, JobRefunded, JobWithdrawn
+from schemas.facts import quoted
 from schemas.fleet import RunFailed
 from schemas.kind import PolicySettings
 from schemas.lora_commands import SlotAssigned
@@ -245,13 +246,20 @@ def test_delivery_of_wrong_size_is_not_paid(samples):
 
 
 @pytest.mark.parametrize(
-    "path", ["d.jsonl", "private/other-user.jsonl", "prepared/c/slow/0/j.jsonl", "prepared/c/fast/0/k.jsonl"]
+    "path",
+    [
+        "d.jsonl",
+        "of another user.jsonl",
+        "private/other-user.jsonl",
+        "prepared/c/slow/0/j.jsonl",
+        "prepared/c/fast/0/k.jsonl",
+    ],
 )
 def test_other_file_than_ordered_is_not_paid(path):
     bench, admitted, order = ordered()
     closed, refunded = bench.send(delivers(order, path=path))
     assert (closed.reason, closed.returned_micros) == ("wrong_path", 0)
-    assert closed.facts == {"path": path, "ordered_path": "prepared/c/fast/0/j.jsonl"}
+    assert closed.facts == {"path": quoted(path), "ordered_path": "prepared/c/fast/0/j.jsonl"}
     assert (refunded.reason, refunded.refund_micros) == ("delivery_failed", admitted.payment_micros)
     check_sentences(bench.decisions)
 

@@ -291,7 +291,7 @@ def test_freed_devices_are_held_for_waiting_job():
     assert world.has == {"b": 4}
 
 
-def test_job_of_leaving_node_uses_no_held_devices():
+def test_job_of_leaving_node_uses_no_held_gpus():
     world = World(3)
     world.submit("ann", a=endless(4))
     world.step()

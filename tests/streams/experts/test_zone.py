@@ -19,7 +19,7 @@ from schemas.decisions import (
 from schemas.experts.commands import RanksAssigned, RanksReleased
 from schemas.experts.outcomes import RanksChanged
 from schemas.experts.reports import ELEMENTS_PER_LAYER, MAX_ELEMENTS
-from schemas.fleet import CommandRefused, NodeHeard, NodeSilent, RefusedRun
+from schemas.fleet import CommandRefused, NodeSeen, NodeSilent, RefusedRun
 from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceLoadReported
 from streams.cell.cell import Cell
 from streams.policies.experts.popularity import MAX_SLOTS
@@ -104,7 +104,7 @@ def test_a_job_larger_than_the_zone_is_rejected():
     (rejected,) = script.send(submit("a", serving(5)))
     assert isinstance(rejected, JobRejected)
     assert rejected.reason == "larger_than_the_zone"
-    assert rejected.facts == {"ranks": 5, "own_devices": 4}
+    assert rejected.facts == {"ranks": 5, "own_gpus": 4}
 
 
 def test_job_completes_after_all_nodes():
@@ -168,7 +168,7 @@ def test_job_needing_down_node_delays_no_other():
     for number in range(MOST_PASSED + 2):
         (begun,) = script.start(f"s{number}", training(2))
         script.send(finished(begun))
-    script.send(NodeHeard(cell=CELL, node="n1", base_model="any", runners=("moe",)))
+    script.send(NodeSeen(cell=CELL, node="n1", base_model="any", runners=("moe",)))
     assert {command.job_id for command in assigned(script.pass_time())} == {"large"}
 
 

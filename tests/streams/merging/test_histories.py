@@ -18,7 +18,7 @@ from schemas.commands import Command
 from schemas.decisions import JobCompleted, JobRefunded, JobRejected, JobWithdrawn
 from schemas.fleet import NodeOnline, NodeSilent, RunFailed, RunFinished
 from schemas.merging.commands import TaskAssigned, TaskReleased
-from schemas.merging.outcomes import MergeJudged
+from schemas.merging.outcomes import MergeEvaluated
 from schemas.merging.settings import SchemeName
 from schemas.solves import SolveFinished, SolveRequested
 from tests.support.examples import LONG, examples
@@ -113,7 +113,7 @@ class History:
     def _note(self, outcomes: list[object]) -> None:
         self.assigned += [outcome for outcome in outcomes if isinstance(outcome, TaskAssigned)]
         self.ended += [outcome.job_id for outcome in outcomes if isinstance(outcome, ENDS)]
-        judged = (outcome for outcome in outcomes if isinstance(outcome, MergeJudged))
+        judged = (outcome for outcome in outcomes if isinstance(outcome, MergeEvaluated))
         self.undone.update(one.job_id for one in judged if one.reason == "undone")
 
     def step(self) -> None:

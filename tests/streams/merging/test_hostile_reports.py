@@ -19,7 +19,7 @@ from schemas.fleet import (
     RunStarted,
 )
 from schemas.merging.commands import TaskAssigned
-from schemas.merging.outcomes import JobForetold, MergeJudged
+from schemas.merging.outcomes import JobForetold, MergeEvaluated
 from schemas.merging.reports import MeasuredStep, TaskEvaluated, TaskProfiled
 from schemas.merging.workload import TuningHyperparameters, TuningWorkload
 from tests.streams.merging.test_histories import STEPS, History, check_end
@@ -226,7 +226,7 @@ def test_gain_is_bounded(before: float, best: float, gain: float) -> None:
     script.tick(script.time_s + 5.0)
     script.plan(share("donor", "merged"))
     script.send(script.finished("donor", 900), script.evaluated("merged", 1.0, best))
-    (told,) = of(MergeJudged, script.send(script.finished("merged", 900)))
+    (told,) = of(MergeEvaluated, script.send(script.finished("merged", 900)))
     assert told.gain == gain
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from schemas.base import Outcome
 from schemas.decisions import JobCompleted
 from schemas.merging.commands import TaskAssigned
-from schemas.merging.outcomes import MergeJudged, TaskChanged
+from schemas.merging.outcomes import MergeEvaluated, TaskChanged
 from schemas.merging.settings import LIBRARY_KEPT
 from tests.support.examples import examples
 from tests.support.merging import World, merging_cell, submit
@@ -49,7 +49,7 @@ def test_job_starts_from_reusable_adapter():
     assert (sources(first), sources(outcomes)) == ({}, {"second": "first"})
     (started,) = (each for each in of(TaskChanged, outcomes) if each.reason == "started")
     assert [(each.job_id, each.partner) for each in started.foretold] == [("second", "first")]
-    (judged,) = of(MergeJudged, outcomes)
+    (judged,) = of(MergeEvaluated, outcomes)
     assert (judged.job_id, judged.partner, judged.reason) == ("second", "first", "finished")
     assert judged.iterations < judged.iterations_alone
 
@@ -99,7 +99,7 @@ def test_no_adapter_is_reused_without_leave(jobs):
     for task in of(TaskAssigned, outcomes):
         if task.mode != "normal":
             learners = task.orders[1:] if task.mode == "temporal" else task.orders
-            done = {each.job_id for each in of(MergeJudged, outcomes) if each.reason == "finished"}
+            done = {each.job_id for each in of(MergeEvaluated, outcomes) if each.reason == "finished"}
             assert done.isdisjoint(set(used.values()) & {order.job_id for order in learners})
 
 
@@ -124,7 +124,7 @@ def test_undone_start_begins_again(script):
     script.ready("second", accuracy=0.8)
     assert sources(script.plan(share("second"))) == {"second": "first"}
     outcomes = script.send(script.evaluated("second", 2.0, 0.05))
-    assert [each.reason for each in of(MergeJudged, outcomes)] == ["undone"]
+    assert [each.reason for each in of(MergeEvaluated, outcomes)] == ["undone"]
     script.end("second", iterations=0)
     outcomes = script.plan(share("second"))
     assert (len(of(TaskAssigned, outcomes)), sources(outcomes)) == (1, {})

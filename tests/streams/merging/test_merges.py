@@ -5,7 +5,7 @@ import pytest
 from schemas.decisions import JobCompleted, JobRefunded
 from schemas.fleet import RunStarted
 from schemas.merging.commands import TaskAssigned, TaskReleased
-from schemas.merging.outcomes import MergeJudged, PlanDecided, TaskChanged
+from schemas.merging.outcomes import MergeEvaluated, PlanDecided, TaskChanged
 from schemas.merging.workload import TuningHyperparameters
 from tests.support.merging import withdraw
 from tests.support.merging_script import BATCH, Script, ending_runs, of, online, share, silent
@@ -44,7 +44,7 @@ def test_receiver_continues_where_donor_ends(script):
     assert [each.job_id for each in of(JobCompleted, outcomes)] == ["a"]
     assert assigned(outcomes) == [], "its nodes know what comes next"
     outcomes = script.send(script.finished("b", 500))
-    (told,) = of(MergeJudged, outcomes)
+    (told,) = of(MergeEvaluated, outcomes)
     assert (told.reason, told.iterations, told.iterations_alone) == ("finished", 500, 1_000)
     assert [each.job_id for each in of(JobCompleted, outcomes)] == ["b"]
 
@@ -53,8 +53,8 @@ def test_slower_job_of_spatial_merge_continues_alone(script):
     script.plan(share("a", "b", mode="spatial"))
     outcomes = script.send(script.finished("a", 300))
     assert changes(outcomes) == [("job_over", ("b",), 1)]
-    assert [each.job_id for each in of(MergeJudged, outcomes)] == ["a"]
-    assert [each.job_id for each in of(MergeJudged, script.send(script.finished("b", 400)))] == ["b"]
+    assert [each.job_id for each in of(MergeEvaluated, outcomes)] == ["a"]
+    assert [each.job_id for each in of(MergeEvaluated, script.send(script.finished("b", 400)))] == ["b"]
 
 
 def test_unstarted_receiver_keeps_gpus_of_donor(script):
@@ -76,7 +76,7 @@ def test_plan_may_split_merge_before_receiver(script):
     script.send(script.progressed("a", 100))
     outcomes = script.plan(share("a"), share("b"))
     assert ("separated", ("a", "b"), 0) in changes(outcomes)
-    assert of(MergeJudged, outcomes) == [], "there was no merge"
+    assert of(MergeEvaluated, outcomes) == [], "there was no merge"
     assert assigned(outcomes) == [("normal", [("b", 0)])], "the other waits for its last run's end"
     assert assigned(script.end("a", iterations=120)) == [("normal", [("a", 120)])]
     assert script.job("a")["merge"] is script.job("b")["merge"] is None
@@ -217,7 +217,7 @@ def test_lost_spatial_merge_waits_as_one(script):
     assert assigned(outcomes) == [], "neither has a checkpoint of its own"
     outcomes = script.plan(share("a", "b", mode="spatial"))
     assert assigned(outcomes) == [("spatial", [("a", 100), ("b", 100)])]
-    (told,) = of(MergeJudged, script.send(script.finished("b", 300)))
+    (told,) = of(MergeEvaluated, script.send(script.finished("b", 300)))
     assert (told.job_id, told.iterations) == ("b", 300)
 
 
@@ -254,7 +254,7 @@ def test_merge_without_weights_is_not_made(script):
     assert script.job("a")["merge"] is not None, "a checkpoint was there"
     assert (script.job("b")["merge"], script.job("b")["iterations"]) == (None, 0)
     outcomes = script.send(script.evaluated("b", 2.0, 0.5), script.finished("b", 500))
-    assert of(MergeJudged, outcomes) == []
+    assert of(MergeEvaluated, outcomes) == []
     assert script.kinds[script.job("a")["kind"]]["finished"] == 0
     kind = next(each for each in script.kinds.values() if each["finished"])
     assert (kind["finished_iterations"], kind["finished_accuracy"]) == (500, 0.5), (
@@ -377,5 +377,5 @@ def test_job_completed_before_merge_was_not_merged(script):
     script.plan(share("a", "b"))
     outcomes = script.send(script.finished("b", 1_000, run=run))
     assert [each.job_id for each in of(JobCompleted, outcomes)] == ["b"]
-    assert of(MergeJudged, outcomes) == []
+    assert of(MergeEvaluated, outcomes) == []
     assert assigned(outcomes) == [("normal", [("a", 0)])]

@@ -5,7 +5,7 @@ import pytest
 from schemas.base import Outcome
 from schemas.decisions import JobCompleted
 from schemas.merging.commands import TaskAssigned, TaskReleased
-from schemas.merging.outcomes import MergeJudged, PlanDecided, TaskChanged
+from schemas.merging.outcomes import MergeEvaluated, PlanDecided, TaskChanged
 from tests.support.merging_script import Script, ending_runs, of, share
 
 
@@ -24,7 +24,7 @@ def undone(outcomes: list[Outcome]) -> list[tuple[str, tuple[str, ...]]]:
 
 def reasons(outcomes: list[Outcome]) -> list[tuple[str, str]]:
     changes = [(each.reason, ",".join(each.job_ids)) for each in of(TaskChanged, outcomes)]
-    return changes + [(each.reason, each.job_id) for each in of(MergeJudged, outcomes)]
+    return changes + [(each.reason, each.job_id) for each in of(MergeEvaluated, outcomes)]
 
 
 def resumed(outcomes: list[Outcome]) -> dict[str, int]:
@@ -62,7 +62,7 @@ def test_receiver_without_gain_is_split_from_donor(script):
     assert resumed(script.plan(share("a"), share("b"))) == {"a": 210, "b": 0}
     outcomes = script.send(script.finished("a", 1_000), script.finished("b", 900))
     assert [each.job_id for each in of(JobCompleted, outcomes)] == ["a", "b"]
-    assert of(MergeJudged, outcomes) == [], "both have run alone"
+    assert of(MergeEvaluated, outcomes) == [], "both have run alone"
 
 
 def test_receiver_with_gain_stays(script):

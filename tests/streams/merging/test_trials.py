@@ -3,7 +3,7 @@
 from typing import Any
 
 from schemas.merging.estimates import EstimateSolution
-from schemas.merging.outcomes import MergeJudged
+from schemas.merging.outcomes import MergeEvaluated
 from schemas.merging.problems import MergeProblem, TransferPair
 from schemas.merging.settings import MergingPolicy
 from schemas.solves import SolveFinished, SolveRequested
@@ -107,7 +107,7 @@ def test_cost_of_undone_merges_reduces_trials() -> None:
     script.end("a", iterations=900)
     script.send(script.finished("a", ITERATIONS))
     undone = script.send(script.evaluated("b", 2, 0.05, partner="a"))
-    assert [told.reason for told in of(MergeJudged, undone)] == ["undone"]
+    assert [told.reason for told in of(MergeEvaluated, undone)] == ["undone"]
     script.end("b", iterations=200)
     script.plan(share("c"))
     script.send(script.progressed("c", 900))

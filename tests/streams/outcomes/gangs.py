@@ -13,7 +13,7 @@ from schemas.elastic.commands import WorkersAssigned, WorkersReleased
 from schemas.experts.commands import ExpertsPlaced, RanksAssigned, RanksReleased
 from schemas.loans import LoanChanged
 from schemas.merging.commands import ProfileOrdered, TaskAssigned, TaskReleased
-from schemas.merging.outcomes import MergeJudged
+from schemas.merging.outcomes import MergeEvaluated
 from streams.cell.cell import Cell, LedgerEvent
 
 FOLDER = Path(__file__).parent / "histories"
@@ -82,7 +82,7 @@ def _lines(outcome: Outcome) -> Iterator[str]:
             yield f"{outcome.job_id} {outcome.STATE}"
         case LoanChanged():
             yield f"{outcome.server} {outcome.status} {outcome.borrower} {outcome.due_s}"
-        case MergeJudged():
+        case MergeEvaluated():
             yield f"{outcome.job_id} with {outcome.partner} {outcome.reason} {outcome.iterations}"
 
 

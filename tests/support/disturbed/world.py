@@ -13,7 +13,7 @@ from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
 from schemas.commands import NodeCommand
 from schemas.decisions import JobOutcome
-from schemas.fleet import NodeHeard, NodeSilent
+from schemas.fleet import NodeSeen, NodeSilent
 from schemas.solves import SolveFinished, SolveRequested
 from streams.cell.cell import Cell, LedgerEvent
 from tests.support.disturbed.nodes import CELL, LightRunners, ModelNode, VirtualTime
@@ -155,6 +155,6 @@ class World:
                         f"silent-{next(self._ids)}", NodeSilent(cell=CELL, node=name, silent_s=SILENT_S)
                     )
             elif node.is_up:
-                heard = NodeHeard(**node.online().model_dump(exclude={"runs"}))
+                heard = NodeSeen(**node.online().model_dump(exclude={"runs"}))
                 if self.state.nodes.awaits(heard):
                     self.fold(f"heard-{next(self._ids)}", heard)

@@ -7,7 +7,7 @@ import pytest
 from infra.figures.merging.merges import Merge
 from schemas.merging.commands import TransferMode
 from schemas.merging.estimates import MergeMode
-from schemas.merging.outcomes import MergeJudged, TaskChanged, TaskChangeReason
+from schemas.merging.outcomes import MergeEvaluated, TaskChanged, TaskChangeReason
 
 Judged = Literal["finished", "undone", "ended_early"]
 
@@ -27,8 +27,8 @@ def changed(reason: TaskChangeReason, mode: TransferMode, *job_ids: str, gpus: i
     )
 
 
-def judged(reason: Judged, mode: MergeMode, job_id: str, partner: str) -> MergeJudged:
-    return MergeJudged(
+def judged(reason: Judged, mode: MergeMode, job_id: str, partner: str) -> MergeEvaluated:
+    return MergeEvaluated(
         zone="z",
         job_id=job_id,
         partner=partner,
@@ -43,7 +43,7 @@ def judged(reason: Judged, mode: MergeMode, job_id: str, partner: str) -> MergeJ
     )
 
 
-def after(*outcomes: TaskChanged | MergeJudged) -> Merge:
+def after(*outcomes: TaskChanged | MergeEvaluated) -> Merge:
     """The one merge, of a and b, after these decisions."""
     first, *later = outcomes
     assert isinstance(first, TaskChanged)

@@ -6,7 +6,7 @@ from schemas.codec import Decision
 from schemas.decisions import JobCompleted
 from schemas.fleet import NodeOffline
 from schemas.merging.commands import TaskReleased
-from schemas.merging.outcomes import JobForetold, MergeJudged, TaskChanged
+from schemas.merging.outcomes import JobForetold, MergeEvaluated, TaskChanged
 from tests.infra.simulation.merging.small import (
     CELL,
     SmallTruth,
@@ -53,7 +53,7 @@ def test_lost_chain_before_receiver_is_no_merge():
     (lost,) = [each for each in changes(run) if each.reason == "node_lost"]
     assert (lost.job_ids, lost.mode) == (("one", "two"), "temporal")
     assert changes(run)[-1].job_ids == ("two",)
-    assert not any(isinstance(each.outcome, MergeJudged) for each in run.decisions)
+    assert not any(isinstance(each.outcome, MergeEvaluated) for each in run.decisions)
 
 
 def test_job_losing_gpus_gets_release():
