@@ -259,15 +259,14 @@ class ZoneProfiles:
         """Return the offline readings, by configuration."""
         return self.store.offline(self.zone, key)
 
-    def counting(self, keys: Sequence[ProfileKey], user: str) -> tuple[dict[StepSetting, Reading], Source]:
-        """Return the readings of some kinds that count for a job of a user, by configuration, and whether any
-        of them is measured. The user's own runs count before those of others, and these before offline
-        profiles."""
+    def counting(self, keys: Sequence[ProfileKey], user: str) -> dict[StepSetting, Reading]:
+        """Return the readings of some kinds that count for a job of a user, by configuration. The user's own
+        runs count before those of others, and these before offline profiles."""
         offline, measured = dict[StepSetting, Reading](), dict[StepSetting, Reading]()
         for key in keys:
             offline |= self.offline(key)
             measured |= self.others(key, user) | self.own(key, user)
-        return offline | measured, "measured" if measured else "offline"
+        return offline | measured
 
 
 def estimated(readings: Mapping[StepSetting, Reading], at: StepSetting) -> Estimate | None:

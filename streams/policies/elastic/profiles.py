@@ -11,6 +11,7 @@ from schemas.profiles import MeasuredSteps, Precision, ProfileKey, sequence_clas
 from solvers.common.step_curve import StepCurve, StepPoint, fit_curve
 from streams.cell.profiles import Reading, Source, StepSetting, ZoneProfiles
 from streams.policies.elastic.sizes import ServerSizes
+from streams.policies.gang.measured_steps import setting_of
 from streams.policies.policy import ZoneContext
 
 _PRECISIONS: tuple[Precision, ...] = ("bfloat16", "float32")
@@ -46,21 +47,16 @@ class ElasticProfiles:
     def add(
         self, workload: ElasticWorkload, user: str, members: Mapping[str, int], steps: MeasuredSteps
     ) -> bool:
-        """Add measured steps of a user's job, for its dataset and for any; return whether they count.
-
-        Steps on several GPU types, of other GPUs than the job has, or of another class of lengths than its
-        sequences do not count: records that are cut short make steps that full ones do not reach.
+        """Add measured steps of a user's job, for its dataset and for any; return whether they count, see
+        `setting_of`.
 
         Args:
             members: workers by node.
         """
-        types = {self._type_of.get(node) for node in members}
-        gpu_type = types.pop()
-        if types or gpu_type is None or steps.gpus != sum(members.values()) * workload.gpus_per_worker:
+        length = workload.hyperparameters.sequence_length
+        setting = setting_of(steps, members, self._type_of, length, workload.gpus_per_worker)
+        if setting is None:
             return False
-        if not steps.has_length_of(workload.hyperparameters.sequence_length):
-            return False
-        setting = StepSetting(gpu_type, steps.micro_batch_size, steps.gpus, len(members))
         for key in _keys(workload, (steps.precision,)):
             self._profiles.measure(key, user, setting, Reading.of(steps))
         return True

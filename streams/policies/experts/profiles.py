@@ -7,7 +7,8 @@ from schemas.experts.outcomes import QueuedRanks
 from schemas.experts.workload import MoeTrainWorkload
 from schemas.profiles import MeasuredSteps, Precision, ProfileKey, sequence_class
 from solvers.common.step_curve import StepPoint, fit_curve
-from streams.cell.profiles import Reading, StepSetting
+from streams.cell.profiles import Reading
+from streams.policies.gang.measured_steps import setting_of
 from streams.policies.policy import ZoneContext
 
 _PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -23,24 +24,20 @@ class ExpertsProfiles:
     def add(
         self, workload: MoeTrainWorkload, user: str, members: Mapping[str, int], steps: MeasuredSteps
     ) -> None:
-        """Add measured steps of a user's training. Steps on several GPU types, of other ranks than the job
-        has, or of another class of lengths than its sequences do not count.
+        """Add measured steps of a user's training, if they count, see `setting_of`.
 
         Args:
             members: ranks by node.
         """
-        types = {self._type_of.get(node) for node in members}
-        gpu_type = types.pop()
-        is_of_length = steps.has_length_of(workload.hyperparameters.sequence_length)
-        if not types and gpu_type is not None and steps.gpus == sum(members.values()) and is_of_length:
-            setting = StepSetting(gpu_type, steps.micro_batch_size, steps.gpus, len(members))
+        setting = setting_of(steps, members, self._type_of, workload.hyperparameters.sequence_length)
+        if setting is not None:
             self._profiles.measure(_key(workload, steps.precision), user, setting, Reading.of(steps))
 
     def queued(self, workload: MoeTrainWorkload, user: str, jobs_waiting: int) -> QueuedRanks:
         """Return the evidence of the admission of a user's training, with the times that are expected of it
         if steps of its kind were measured, on the slowest GPU type among these."""
         keys = [_key(workload, precision) for precision in _PRECISIONS]
-        readings, _ = self._profiles.counting(keys, user)
+        readings = self._profiles.counting(keys, user)
         by_type: dict[str, list[StepPoint]] = {}
         for at in sorted(readings):
             each = readings[at]
