@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from infra.figures.experts.figures import ExpertsFigures
 from infra.figures.experts.jobs import MoeTimeline
 from infra.figures.nodes import Node
-from infra.text import counted
+from infra.text import counted, first_of
 from infra.views.figures import times
 from infra.views.policy import FiguresView
 from schemas.experts.commands import RankMember
@@ -64,7 +64,6 @@ class ExpertsFiguresView(FiguresView[ExpertsFigures, MoeTimeline]):
 
 def placed_on(members: tuple[RankMember, ...]) -> str:
     """Return a text about the number of a job's ranks and their nodes."""
-    shown = ", ".join(f"{member.node} x{member.ranks}" for member in members[:_SHOWN_NODES])
-    more = len(members) - _SHOWN_NODES
     total = counted(sum(member.ranks for member in members), "rank")
-    return f"{total} on {shown}{f' and {more} more' if more > 0 else ''}"
+    nodes = [f"{member.node} x{member.ranks}" for member in members]
+    return f"{total} on {first_of(nodes, _SHOWN_NODES)}"

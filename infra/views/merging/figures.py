@@ -6,7 +6,7 @@ from infra.figures.merging.evaluation import MergingEvaluation
 from infra.figures.merging.figures import MergingFigures
 from infra.figures.merging.jobs import TuningTimeline
 from infra.figures.nodes import Node
-from infra.text import counted, lasting
+from infra.text import counted, first_of, lasting
 from infra.views.figures import times
 from infra.views.policy import FiguresView
 from schemas.merging.commands import TaskMember, TransferMode
@@ -28,11 +28,9 @@ class MergingFiguresView(FiguresView[MergingFigures, TuningTimeline]):
             f"{figures.profiling} profiling, {figures.running} running, {figures.waiting} waiting",
             f"{figures.used_gpus} of {figures.gpus} GPUs in use",
         ]
-        merged = figures.merged_tasks()
-        more = len(merged) - _SHOWN_MERGES
-        shown = ", ".join(f"{chain(task)} on {counted(task.gpus, 'GPU')}" for task in merged[:_SHOWN_MERGES])
+        merged = [f"{chain(task)} on {counted(task.gpus, 'GPU')}" for task in figures.merged_tasks()]
         if merged:
-            parts += [f"merged now: {shown}{f' and {more} more' if more > 0 else ''}"]
+            parts.append(f"merged now: {first_of(merged, _SHOWN_MERGES)}")
         if figures.judged:
             over = f"{figures.judged['finished']} finished, {figures.undone} undone"
             parts += [f"merges: {over}, {worth(figures.saved_s)}"]
