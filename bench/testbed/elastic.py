@@ -11,9 +11,9 @@ from bench.testbed.fleet import (
     MODEL,
     SAMPLES_PER_S,
     SEQUENCE_LENGTH,
-    ZONE,
     Calibrated,
     Size,
+    submitted,
     zone_of,
 )
 from bench.testbed.worker_times import worker_times
@@ -33,7 +33,6 @@ _BATCH = 8
 _LEAST_SAMPLES, _MOST_SAMPLES = 160, 640
 _SIZES = ((1, 1), (1, 2), (1, 4), (2, 2))
 """Least and most workers of a job."""
-_USERS = 4
 
 
 @dataclass(frozen=True)
@@ -81,14 +80,7 @@ class ElasticTestbed:
             max_workers=most,
             samples_per_s=SAMPLES_PER_S,
         )
-        return JobSubmitted(
-            cell=cell.cell,
-            job_id=f"job-{number:04d}",
-            user=f"user-{number % _USERS}",
-            zone=ZONE,
-            workload=workload,
-            terms=ElasticTerms(),
-        )
+        return submitted(cell, number, workload, ElasticTerms())
 
     def calibrate(self, steps: Sequence[Step], job_ids: frozenset[str]) -> Calibrated:
         """Measure the pace and the pauses of workers, see `worker_times`."""

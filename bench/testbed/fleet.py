@@ -11,6 +11,7 @@ from infra.simulation.virtual_fleet import VirtualRunner
 from infra.workloads.timed import TimedEvent
 from schemas.cells import CellConfigured, GpuType, Node, PolicySettings, Tariff, Zone
 from schemas.jobs import JobSubmitted
+from schemas.kind import Terms, Workload
 
 CELL, ZONE = "testbed", "testbed"
 GPU, TARIFF = "throttled", "flat"
@@ -22,6 +23,7 @@ SAMPLES_PER_S = 1 / SEQUENCE_S
 """Full speed of a GPU."""
 SEQUENCE_LENGTH = 32
 _NODE_TIMEOUT_S = 60.0
+_USERS = 4
 _LOAD = 0.7
 """Work that arrives, as a part of what the GPUs do in the same time."""
 
@@ -120,6 +122,18 @@ def zone_of(policy: PolicySettings, nodes: int, samples_per_s: float, **fields: 
             "policy": policy,
             **fields,
         }
+    )
+
+
+def submitted(cell: CellConfigured, number: int, workload: Workload, terms: Terms) -> JobSubmitted:
+    """Return the submission of a job of a testbed, by one of its users in turn."""
+    return JobSubmitted(
+        cell=cell.cell,
+        job_id=f"job-{number:04d}",
+        user=f"user-{number % _USERS}",
+        zone=ZONE,
+        workload=workload,
+        terms=terms,
     )
 
 

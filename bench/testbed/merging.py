@@ -5,7 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from bench.testbed.fleet import CELL, MODEL, SAMPLES_PER_S, SEQUENCE_LENGTH, ZONE, Calibrated, Size, zone_of
+from bench.testbed.fleet import (
+    CELL,
+    MODEL,
+    SAMPLES_PER_S,
+    SEQUENCE_LENGTH,
+    Calibrated,
+    Size,
+    submitted,
+    zone_of,
+)
 from bench.testbed.tuning_times import measured_constants
 from bench.testbed.tuning_truth import ObservedTruth
 from infra.demo.data import pieces, write_task
@@ -34,7 +43,6 @@ _TARGETS: dict[str, float | None] = {"tables": 0.09, "more-tables": 0.09, "help"
 """Accuracy that ends a job; None for its iterations alone."""
 _LEAST_ITERATIONS, _MOST_ITERATIONS = 45, 135
 _MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-_USERS = 4
 
 
 @dataclass(frozen=True)
@@ -97,14 +105,7 @@ class MergingTestbed:
             ),
             target=TrainingTarget(accuracy=_TARGETS[task], most_iterations=max(iterations, 1)),
         )
-        return JobSubmitted(
-            cell=cell.cell,
-            job_id=f"job-{number:04d}",
-            user=f"user-{number % _USERS}",
-            zone=ZONE,
-            workload=workload,
-            terms=MergingTerms(),
-        )
+        return submitted(cell, number, workload, MergingTerms())
 
     def calibrate(self, steps: Sequence[Step], job_ids: frozenset[str]) -> Calibrated:
         """Measure the times of tasks, profile runs and solves, and the curves of each kind of jobs, alone and
