@@ -7,7 +7,7 @@ from schemas.experts.outcomes import QueuedRanks
 from schemas.experts.workload import MoeTrainWorkload
 from schemas.profiles import MeasuredSteps, Precision, ProfileKey, sequence_class
 from solvers.common.step_curve import StepPoint, fit_curve
-from streams.cell.profiles import Reading
+from streams.cell.readings import Reading
 from streams.policies.gang.measured_steps import setting_of
 from streams.policies.policy import ZoneContext
 
