@@ -91,3 +91,16 @@ def test_other_probabilities_of_threshold_are_another_kind() -> None:
     for on in ("chosen", None):
         assert runs.ask(f"on-{on}", 1, gating=GatingRule(**gating, threshold_on=on)).step_s is None
     assert runs.ask("same", 1, gating=GatingRule(**gating, threshold_on="all")).step_s is not None
+
+
+def test_known_steps_change_evidence_alone() -> None:
+    """So a profile run before a training would bring its admission a forecast, and nothing else."""
+    decided = []
+    for tokens in (40.0, 1.0):
+        runs = Runs()
+        runs.run("one", 1, tokens=tokens)
+        sent = runs.bench.send(submit("next", training(2)), submit("last", training(4)), tick(20.0))
+        expected = [place([outcome]).step_s for outcome in sent if isinstance(outcome, JobAdmitted)]
+        assert [step_s is not None for step_s in expected] == [tokens == 40.0] * 2
+        decided.append([outcome for outcome in sent if not isinstance(outcome, JobAdmitted)])
+    assert decided[0] == decided[1] != []
