@@ -70,7 +70,7 @@ class ObservedTruth:
             accuracy=known.accuracy,
             loader_s=known.loader_s,
             memory_gib=known.memory_gib,
-            beside_s=self.constants.profile_s,
+            other_s=self.constants.profile_s,
             more_steps=known.steps[1:],
         )
 

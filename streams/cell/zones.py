@@ -63,7 +63,7 @@ class Zones:
         configured = self._layout.zones.get(zone)
         return None if configured is None else self._kinds[configured.policy.kind]
 
-    def that_take(self, event: type[Event]) -> list[ZonePolicy]:
+    def accepting(self, event: type[Event]) -> list[ZonePolicy]:
         """Return the zones whose policies have registered for an event."""
         kinds = {id: self._kinds[zone.policy.kind] for id, zone in self._layout.zones.items()}
         return [

@@ -71,10 +71,10 @@ class FusedSteps:
         self.node_s: defaultdict[str, float] = defaultdict(float)
         self._alone = {order.job_id: LoneSteps(order.hyperparameters.batch_size) for order in orders}
 
-    def take_measured(self, job_id: str) -> MeasuredSteps | None:
+    def pop_measured(self, job_id: str) -> MeasuredSteps | None:
         """Return the task's steps alone since the last call; None if there were none."""
         alone = self._alone.get(job_id)
-        return None if alone is None else alone.take(self._engine.precision)
+        return None if alone is None else alone.pop(self._engine.precision)
 
     def step(self, job_ids: Sequence[str]) -> Mapping[str, Outcome]:
         """Advance each task by one micro-batch, or only one that is timed or measured alone. A task that

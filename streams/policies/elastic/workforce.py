@@ -34,7 +34,7 @@ _RELEASE_REASONS: Mapping[ResizeReason, ReleaseReason] = {
     "stopped": "withdrawn",
 }
 """Reasons of releases, by reason of the change."""
-_MOST_TAUGHT = 256
+_MOST_UPDATED = 256
 """Most waiting jobs that are looked at for a measurement of their kind."""
 
 
@@ -330,7 +330,7 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
         if is_first and (counts or job.is_assumed):
             known = self.profiles.known(workload, job.job.user) if counts else None
             job.learn(known or KnownSteps.of_speed(workload, job.workers, measured_per_s))
-            self._teach(kind_of(workload))
+            self._update_waiting(kind_of(workload))
         job.measure(measured_per_s, self.spanning_speed)
         gave_way = job.gives_way
         job.check_promise(measured_per_s / self.speed(job))
@@ -355,10 +355,10 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
             )
         )
 
-    def _teach(self, kind: Hashable) -> None:
+    def _update_waiting(self, kind: Hashable) -> None:
         """Have waiting jobs of a kind of which nothing was measured learn what is known now, the first
         ones."""
-        for job in islice((job for job in self.waiting if not job.is_known_by_runs), _MOST_TAUGHT):
+        for job in islice((job for job in self.waiting if not job.is_known_by_runs), _MOST_UPDATED):
             if kind_of(job.workload) != kind:
                 continue
             known = self.profiles.known(job.workload, job.job.user)

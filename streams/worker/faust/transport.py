@@ -259,12 +259,12 @@ class ExactConsumer(Consumer):
             full = {tp for tp in active if self._waiting[tp] >= _MOST_RECORDS_WAITING}
             # A copy, since Faust changes its set while the fetch waits; an empty set would mean all
             # partitions.
-            wanted = active - full
+            partitions = active - full
             longest_s = min(timeout, _SHORT_FETCH_S if full else _LONGEST_FETCH_S)
-            if not wanted:
+            if not partitions:
                 await asyncio.sleep(longest_s)
                 return {}
-            records = await self._fetch_fairly(wanted, longest_s)
+            records = await self._fetch_fairly(partitions, longest_s)
             self._backlogged |= full
             for tp, fetched in records.items():
                 self._returned[tp] = fetched[-1].offset
@@ -293,14 +293,14 @@ class ExactConsumer(Consumer):
                 if applied < end < state.position:
                     seen[tp] = end
 
-    async def _fetch_fairly(self, wanted: set[TP], timeout: float) -> dict[TP, Any]:
+    async def _fetch_fairly(self, partitions: set[TP], timeout: float) -> dict[TP, Any]:
         """Fetch records so that no partition keeps others waiting, however many it holds.
 
         aiokafka returns a bounded number of records at once, of the partitions that it reads first, and it
         reads them in the same order each time.
         """
-        backlogged = self._backlogged & wanted
-        others, records = wanted - backlogged, {}
+        backlogged = self._backlogged & partitions
+        others, records = partitions - backlogged, {}
         if others:
             records = dict(await super()._getmany(others, 0.0 if backlogged else timeout))
         for tp in sorted(backlogged):
