@@ -50,7 +50,6 @@ class LibraryText:
 
 
 def passages(text: Tensor, count: int, length: int, draws: torch.Generator) -> Tensor:
-    """Draw passages: (count, length) int64."""
     starts = torch.randint(len(text) - length, (count, 1), generator=draws)
     return text[starts + torch.arange(length)].long()
 

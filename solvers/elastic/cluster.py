@@ -272,7 +272,6 @@ class Cluster:
         return {kind: dict(part.workers) for kind, part in self._jobs.get(job_id, {}).items()}
 
     def normalised_workers(self, job_id: str, kind: Kind) -> int:
-        """Return a job's workers of a kind, normalised."""
         part = self._jobs.get(job_id, {}).get(kind)
         return sum(part.workers.values()) // part.workers_per_worker if part else 0
 

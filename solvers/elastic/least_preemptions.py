@@ -19,8 +19,6 @@ MOST_STEPS = 10_000_000
 
 
 class SearchState(NamedTuple):
-    """State of a search."""
-
     chosen: Bools
     """Servers chosen, (servers,)."""
     preempted: Bools

@@ -79,14 +79,12 @@ class ConfiguredCell:
     def first(
         cls, name: str, envelope: Envelope, configuration: CellConfigured, rules: Rules
     ) -> "ConfiguredCell":
-        """Return the cell of a first configuration."""
         cell = cls(name, NodePool(Layout(configuration)), rules)
         cell._recent.note(writer_of(configuration), envelope.id)
         return cell
 
     @classmethod
     def restore(cls, name: str, state: State, rules: Rules) -> "ConfiguredCell":
-        """Return the cell of a state."""
         owned = CellConfigured.model_validate_json(state["configuration"])
         nodes = NodePool(Layout(owned, state["lent"]))
         # Before there are zones, which ask at once which of their nodes are on loan.

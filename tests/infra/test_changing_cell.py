@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from infra.figures.board import Board
-from infra.figures.nodes import UNSEEN, Node
+from infra.figures.nodes import UNSEEN, NodeState
 from infra.figures.summary import summarise
 from schemas.base import HOURS_PER_DAY, Outcome
 from schemas.cells import GpuType, Tariff
-from schemas.cells import Node as ConfiguredNode
+from schemas.cells import NodeState as ConfiguredNode
 from schemas.changes import (
     NodeCordoned,
     NodeLent,
@@ -77,7 +77,7 @@ def boards(bench: Bench) -> Iterator[Board]:
     yield in_order
 
 
-def seen(bench: Bench) -> dict[str, Node]:
+def seen(bench: Bench) -> dict[str, NodeState]:
     """The nodes, which are the same in whatever order the log is read."""
     first, *others = (board.nodes.by_id for board in boards(bench))
     assert [first] * len(others) == others

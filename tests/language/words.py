@@ -92,6 +92,29 @@ _CODE_NAME_PATTERNS = _NAME_PATTERNS | {
     word: re.compile(rf"\b(?:{_FORMS[word]})\b", re.IGNORECASE) for word in REPLACED_IN_NAMES
 }
 """The patterns of all names but those of tests, which are sentences."""
+_EMPTY_WORDS = [
+    "a",
+    "an",
+    "and",
+    "by",
+    "for",
+    "in",
+    "is",
+    "it",
+    "its",
+    "of",
+    "on",
+    "one",
+    "return",
+    "returns",
+    "that",
+    "the",
+    "this",
+    "to",
+    "whether",
+    "with",
+]
+_ENDING = re.compile(r"(?<=\w{3})(ing|ied|ies|ed|es|s|e|y|d)$")
 _REPLACEMENTS = _ALL_REPLACED | REPLACED_IN_NAMES
 _PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z]+")
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -168,6 +191,22 @@ def _assigned(body: list[ast.stmt]) -> Iterator[tuple[int, str]]:
                 yield from ((statement.lineno, name) for name in found)
             case ast.AnnAssign(target=ast.Name(id=name)):
                 yield statement.lineno, name
+
+
+def repetitions(path: Path, root: Path) -> Iterator[Fault]:
+    """Yield the docstrings of functions and classes that have no word besides their names and types."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            text = ast.get_docstring(node) or ""
+            known = [node.name, *_EMPTY_WORDS]
+            if not isinstance(node, ast.ClassDef):
+                known += [ast.unparse(node.args), ast.unparse(node.returns) if node.returns else ""]
+            if text and "\n" not in text and _stems(text) <= _stems(" ".join(known)):
+                yield Fault(str(path.relative_to(root)), node.lineno, "a docstring repeats the name", text)
+
+
+def _stems(text: str) -> set[str]:
+    return {_ENDING.sub("", part.lower()) for part in _PART.findall(text)}
 
 
 def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:

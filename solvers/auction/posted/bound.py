@@ -76,7 +76,6 @@ class _Point:
         self.settled_micros -= _least_gain_micros(net_micros, units, self.settled_price)
 
     def class_at(self, density: float) -> _Class:
-        """Return the class of a density."""
         if self.reference is None:
             self.reference = density
         place = class_of(density / self.reference)

@@ -16,7 +16,7 @@ from faust.types import TP
 from faust.types.tuples import ConsumerMessage, Message
 from mode.services import WaitResults
 
-from streams.kafka.records import Place, ReadRecord
+from streams.kafka.records import Partition, ReadRecord
 
 MOST_RECORDS_AT_ONCE = 500
 _MOST_RECORDS_WAITING = 4_000
@@ -118,11 +118,11 @@ class ExactConsumer(Consumer):
                     await asyncio.sleep(0)
                     turn_s = time.monotonic()
 
-    def acknowledge(self, place: Place, offset: int) -> None:
+    def acknowledge(self, place: Partition, offset: int) -> None:
         """Acknowledge a record and all before it in its partition: the group's offset may pass them."""
         self._done[TP(*place)] = offset + 1
 
-    def read_until_s(self, place: Place, last_offset: int) -> float | None:
+    def read_until_s(self, place: Partition, last_offset: int) -> float | None:
         """Return the Unix time up to which a partition is read, by the broker's last answer.
 
         Args:
@@ -157,9 +157,9 @@ class ExactConsumer(Consumer):
         state = assignment.state_value(tp)
         return state if state.highwater is not None and state.has_valid_position else None
 
-    def backlogged(self) -> Collection[Place]:
+    def backlogged(self) -> Collection[Partition]:
         """Return the partitions with many records left at the last fetch."""
-        return [Place(*tp) for tp in self._backlogged]
+        return [Partition(*tp) for tp in self._backlogged]
 
     def ack(self, message: Message) -> bool:  # noqa: ARG002 -- Faust's signature
         """Do nothing: only Faust's streams call this."""
