@@ -129,11 +129,13 @@ class ProfileStore:
         own = _digest(user)
         return self._of(_kind(zone, key), lambda writer: writer != own, OTHERS_AT_LEAST)
 
-    def _of(self, kind: bytes, takes: Callable[[bytes], bool], at_least: int) -> dict[StepSetting, Reading]:
+    def _of(
+        self, kind: bytes, includes: Callable[[bytes], bool], at_least: int
+    ) -> dict[StepSetting, Reading]:
         """Return the medians of the runs of some users, by configuration."""
         found: dict[StepSetting, list[Reading]] = {}
         for at, reading in self._measured.of(kind):
-            if takes(at.writer):
+            if includes(at.writer):
                 found.setdefault(at.setting, []).append(reading)
         return {setting: _median(each) for setting, each in found.items() if len(each) >= at_least}
 

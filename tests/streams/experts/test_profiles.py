@@ -94,7 +94,7 @@ def test_other_probabilities_of_threshold_are_another_kind() -> None:
 
 
 def test_known_steps_change_evidence_alone() -> None:
-    """So a profile run before a training would bring its admission a forecast, and nothing else."""
+    """A profile run before a training would bring its admission a forecast, and nothing else."""
     decided = []
     for tokens in (40.0, 1.0):
         runs = Runs()
