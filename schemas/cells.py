@@ -48,15 +48,15 @@ _CONFIGURATION_BYTES = 2**20 + 2**17
 """Bytes of the largest event, of what compression and Kafka may add to a snapshot, and of the runs disowned
 lately (20 KiB at most)."""
 _IDS_PER_NODE = 6
-"""Copies of the node's id: as known, down, barred, cordoned, leaving and lent; the zones that it moves to or
-serves then are counted separately."""
+"""Copies of the node's id: of its record, and those of policies; the zone that an operator lends it to is
+counted separately."""
 _BYTES_PER_NODE = 64
-"""Bytes around those ids, and of whether policies may plan on the node."""
+"""Bytes of the record's states, and of whether policies may plan on the node."""
 _BYTES_PER_LENT_NODE = 192
 """Bytes of a loan besides ids: its times, and the encoding around them."""
 _IDS_PER_LENT_NODE = 3
-"""Copies of the node's id: on loan, reclaimed and serving; and as many ids of zones: its owner, twice, and
-its borrower."""
+"""Copies of the node's id, of which the owner's load has one; and as many ids of zones: its owner, twice,
+and its borrower."""
 _RECLAIM_ID_BYTES = 131
 """Most bytes of a reclaim's id. A server on loan has that of its reclaim, and the reclaim has it."""
 _BYTES_PER_LENDER = 16 * 1_024
