@@ -118,7 +118,7 @@ class Event(Record):
 
 
 class Outcome(Record):
-    """A decision of a cell on an event."""
+    """The record of a decision of a cell on an event, before it has an id and a link of the chain."""
 
     TYPE: ClassVar[str]
     """The CloudEvents type."""

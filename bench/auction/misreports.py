@@ -43,7 +43,6 @@ def bid(world: World, rng: random.Random) -> Strategy:
 
 
 def earlier_deadline(world: World, rng: random.Random) -> DeclaredTask | None:
-    """Return the task with an earlier deadline."""
     room = world.task.deadline_slot - world.slot - 2
     if room < 1:
         return None

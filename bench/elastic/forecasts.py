@@ -44,7 +44,6 @@ def has_series(conditions: Conditions) -> bool:
 
 
 def generated_series(seed: int) -> LoadSeries:
-    """Return a generated load."""
     loads = [sample.load for sample in generate_load(seed, _GENERATED_DAYS)]
     return LoadSeries("generated", INTERVAL_S, loads)
 

@@ -113,7 +113,7 @@ class Samples:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def take(self, samples: Tensor) -> "Samples":
+    def select(self, samples: Tensor) -> "Samples":
         """Return samples by number, cut to the longest of them."""
         mask = self.mask[samples]
         length = int(mask.sum(dim=1).max())
@@ -169,8 +169,8 @@ def sentiment(size: ModelSize, samples: int, batch_size: int, reviews: Path, see
         SENTIMENT,
         "rated sentences" if is_there else "sentences of the language reference and of docstrings",
         size,
-        every.take(torch.arange(held_out, len(every))),
-        every.take(torch.arange(held_out)),
+        every.select(torch.arange(held_out, len(every))),
+        every.select(torch.arange(held_out)),
         lambda: BertForSequenceClassification(config),
         outputs_per_token=0.0,
         batch_size=batch_size,
@@ -206,8 +206,8 @@ def generation(size: ModelSize, samples: int, batch_size: int, seed: int) -> Lea
         GENERATION,
         "Python's language reference, by characters",
         size,
-        every.take(torch.arange(held_out, len(every))),
-        every.take(torch.arange(held_out)),
+        every.select(torch.arange(held_out, len(every))),
+        every.select(torch.arange(held_out)),
         lambda: GPT2LMHeadModel(config),
         outputs_per_token=size.vocabulary,
         batch_size=batch_size,

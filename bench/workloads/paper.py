@@ -34,7 +34,7 @@ from infra.workloads.timed import TimedEvent
 from schemas.auction.bids import BidTerms, VendorQuoted
 from schemas.auction.settings import PdftspPolicy
 from schemas.base import HOURS_PER_DAY
-from schemas.cells import MAX_REMEMBERED_IDS, CellConfigured, GpuType, Node, Tariff, Zone
+from schemas.cells import MAX_KEPT_IDS, CellConfigured, GpuType, Node, Tariff, Zone
 from schemas.jobs import JobSubmitted
 from schemas.kind import PolicySettings
 from schemas.lora import Dataset, LoraHyperparameters, LoraWorkload
@@ -99,7 +99,7 @@ def configuration(setting: "PaperSetting") -> CellConfigured:
         slot_s=SLOT_S,
         node_timeout_s=NODE_TIMEOUT_S,
         # The most that a cell of one zone can hold: no report of the day is removed.
-        duplicate_window_events=MAX_REMEMBERED_IDS // 2,
+        duplicate_window_events=MAX_KEPT_IDS // 2,
         tariffs=(Tariff(name="site", micros_per_kwh=tariff),),
         zones=(
             Zone(

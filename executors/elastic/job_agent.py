@@ -97,7 +97,7 @@ class JobAgent:
             lambda batch: self._rest_ns + step_time(batch_shares(batch, costs), costs),
         )
 
-    def take(self, batch: int) -> None:
+    def use_batch(self, batch: int) -> None:
         """Train with a batch of this size from now on, and the learning rate that suits it."""
         self.batch = batch
         self.learning_rate = learning_rate(

@@ -82,7 +82,6 @@ class Story:
 
     @property
     def state(self) -> Literal["unknown"] | JobStateName:
-        """State of the job."""
         job = self._job(self._board())
         return "unknown" if job is None else job.state
 

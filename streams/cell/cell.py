@@ -22,7 +22,7 @@ from streams.cell.layout import Layout
 from streams.cell.live_bytes import LiveBytes
 from streams.cell.nodes import NodePool
 from streams.cell.packing import pack, unpack
-from streams.cell.places import Place, note
+from streams.cell.places import FaultBoundary, note
 from streams.cell.recovery import Kept, fault_of, is_of_the_machine, on_a_fresh_stack, traced
 from streams.cell.rules import (
     RULES,
@@ -141,7 +141,7 @@ class Cell:
         try:
             body = Decision.body(id, self.name, cause, self.time_s, outcome)
         except Exception as error:
-            note(error, Place(None, "encode"))
+            note(error, FaultBoundary(None, "encode"))
             raise
         self.chain = next_link(self.chain, part, body)
         return Decision(id, self.name, cause, self.time_s, outcome, self.chain.hex(), encoded=body)

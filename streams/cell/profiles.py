@@ -168,11 +168,13 @@ class ProfileStore:
         own = _writer(user)
         return self._of(_kind(zone, key), lambda writer: writer != own, OTHERS_AT_LEAST)
 
-    def _of(self, kind: bytes, takes: Callable[[bytes], bool], at_least: int) -> dict[StepSetting, Reading]:
+    def _of(
+        self, kind: bytes, includes: Callable[[bytes], bool], at_least: int
+    ) -> dict[StepSetting, Reading]:
         """Return the medians of the runs of some users, by configuration."""
         found: dict[StepSetting, list[Reading]] = {}
         for at in sorted(self._kinds.get(kind, ())):
-            if not _is_profiler(at[1]) and takes(at[1]):
+            if not _is_profiler(at[1]) and includes(at[1]):
                 found.setdefault(at[2], []).append(self._readings[at])
         return {setting: _median(each) for setting, each in found.items() if len(each) >= at_least}
 

@@ -11,7 +11,7 @@ ReadHeaders = Sequence[tuple[str, bytes | None]]
 SentHeaders = list[tuple[str, bytes]]
 
 
-class Place(NamedTuple):
+class Partition(NamedTuple):
     """A partition of a topic."""
 
     topic: str
@@ -36,9 +36,9 @@ class ReadRecord:
     information."""
 
     @property
-    def place(self) -> Place:
+    def place(self) -> Partition:
         """Partition of the record."""
-        return Place(self.topic, self.partition)
+        return Partition(self.topic, self.partition)
 
     @property
     def size_bytes(self) -> int:

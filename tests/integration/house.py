@@ -184,7 +184,7 @@ def house(root: Path) -> Iterator[House]:
         def supervise() -> None:
             while not over.wait(0.5):
                 for service in deployment.services:
-                    service.forgive()  # here they die on purpose
+                    service.allow_restart()  # here they die on purpose
                 deployment.keep_running()
 
         with deployment.running():

@@ -96,7 +96,7 @@ def held_gpus(workers: int, pool: Pool, flexible_pool: Pool, job: JobDemand) -> 
     return held
 
 
-def taken_gpus(jobs: Iterable[JobDemand], grants: Iterable[WorkerGrant]) -> dict[Pool, int]:
+def used_gpus(jobs: Iterable[JobDemand], grants: Iterable[WorkerGrant]) -> dict[Pool, int]:
     """Return the idle GPUs that grants take in each pool, less those that they give up."""
     by_id = {job.job_id: job for job in jobs}
     taken: dict[Pool, int] = {"training": 0, "loaned": 0}

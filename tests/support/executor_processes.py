@@ -145,7 +145,7 @@ class Executors:
 
     # Listening
 
-    def told(self, kind: type[FleetEvent], **fields: object) -> list[FleetEvent]:
+    def events_of(self, kind: type[FleetEvent], **fields: object) -> list[FleetEvent]:
         """The events so far of one kind, with these fields."""
         events = [envelope.event for envelope in self.events if isinstance(envelope.event, kind)]
         return [
@@ -154,7 +154,7 @@ class Executors:
 
     def await_event(self, kind: type[FleetEvent], **fields: object) -> FleetEvent:
         """Return the newest event of one kind with these fields, once there is one."""
-        return self.await_that(lambda: self.told(kind, **fields))[-1]
+        return self.await_that(lambda: self.events_of(kind, **fields))[-1]
 
     def await_that(self, condition: Callable[[], T]) -> T:
         """Listen until the condition holds, and return its value."""

@@ -17,7 +17,7 @@ class HeldCells:
     def __init__(self) -> None:
         self.by_job: JobCells = {}
 
-    def take(self, decisions: Iterable[Decision]) -> None:
+    def fold(self, decisions: Iterable[Decision]) -> None:
         """Take the next decisions."""
         for decision in decisions:
             match outcome := decision.outcome:

@@ -21,7 +21,7 @@ RUN_PROGRESS = "run.json"
 FINISHED_RUN = "finished.json"
 
 
-_BYTES_BESIDE_TENSORS = 16 * 1024
+_BYTES_WITHOUT_TENSORS = 16 * 1024
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class RunCheckpoints:
         Raises:
             ValueError: a target module matches no layer.
         """
-        return BYTES_PER_PARAMETER * self._base.layout(task).size + _BYTES_BESIDE_TENSORS
+        return BYTES_PER_PARAMETER * self._base.layout(task).size + _BYTES_WITHOUT_TENSORS
 
     def newest(self, job_id: str) -> Checkpoint | None:
         """Return the newest valid checkpoint on the store, of any writer; for a job's end, see `finished`."""

@@ -277,7 +277,7 @@ class _Measurement:
             if isinstance(outcome, Exception):
                 raise outcome
             losses.append(outcome)
-            measured = steps.take_measured(_JOB)
+            measured = steps.pop_measured(_JOB)
             if measured is not None:
                 found.append(measured)
                 loaded_s.append(max(steps.node_s[_JOB] - before_s - measured.step_s, 0.0))

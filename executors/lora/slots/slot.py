@@ -417,6 +417,6 @@ class SlotRuns:
             run,
             self._steps.node_s[job_id],
             self._steps.memory_gib.get(job_id),
-            self._steps.take_measured(job_id),
+            self._steps.pop_measured(job_id),
             complete,
         )

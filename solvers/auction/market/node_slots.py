@@ -258,7 +258,9 @@ def has_room(
 
 
 @kernel
-def take(at: NodeSlotIndices, demand: Demand, sign: int, free_samples: Floats, free_gib: Floats) -> None:
+def change_free(
+    at: NodeSlotIndices, demand: Demand, sign: int, free_samples: Floats, free_gib: Floats
+) -> None:
     """Take the room of node-slots, or release it with a sign of -1.
 
     Raises:

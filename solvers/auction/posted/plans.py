@@ -80,7 +80,7 @@ class Weights(NamedTuple):
 
     node_units: Floats
     """Units of a slot of a node, (classes,)."""
-    taken: Floats
+    used: Floats
     """Taken part of compute and of memory in the whole market, (2, slots, classes)."""
     first_column: int
     """Column of the market with which the search begins."""
@@ -195,8 +195,8 @@ def lightest(
         ahead = math.sqrt(column / weights.span_slots)
         for index in range(classes):
             for resource in range(2):
-                taken = weights.taken[resource, column, index]
-                full = (taken * taken) * (taken * taken)
+                used = weights.used[resource, column, index]
+                full = (used * used) * (used * used)
                 weight = ((ahead + full) * weights.typical + full * weights.premium) * weights.node_units[
                     index
                 ]

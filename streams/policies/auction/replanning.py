@@ -18,7 +18,7 @@ REPLAN_STEPS_PER_EVENT = 16_000_000
 at most. The other jobs wait for the next tick."""
 _LEAST_STEPS = 250_000
 """Least steps of one search, even if thousands of jobs are due."""
-_STEPS_BESIDE_SEARCH = 50_000
+_STEPS_WITHOUT_SEARCH = 50_000
 """Steps that a new plan counts for besides its search: reads and writes of the market, and its record."""
 
 
@@ -127,7 +127,7 @@ class Replanner:
                 job.set_back("node_leaving")
 
     def _replan(self, job: PlannedJob, setback: Setback, budget_steps: int) -> None:
-        self._steps += _STEPS_BESIDE_SEARCH
+        self._steps += _STEPS_WITHOUT_SEARCH
         missing = job.remaining_samples - self._outlook.in_flight(job)
         if missing <= 0:
             saved = self._book.give_up_node_slots(job)

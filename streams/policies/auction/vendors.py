@@ -131,7 +131,7 @@ class Vendors:
         its payment; before the first run, another vendor may get the order."""
         self._close(job, order, "data_differ", facts_of_failure(failed))
 
-    def take_over(self, before: "Vendors") -> None:
+    def inherit(self, before: "Vendors") -> None:
         """Take over the quotes."""
         self.quotes = before.quotes
 

@@ -62,7 +62,6 @@ class _Room:
         return gpus <= self.free + _ROUNDING
 
     def start(self, job: _Waiting) -> None:
-        """Start a job."""
         self.free -= job.gpus
         heapq.heappush(self.ends, (self.time_s + job.held_s, job.gpus))
 

@@ -24,7 +24,6 @@ class LeastDemand(NamedTuple):
 
     @classmethod
     def of(cls, workload: ElasticWorkload) -> "LeastDemand":
-        """Return the least demand of a workload."""
         return cls(workload.min_workers, workload.gpus_per_worker)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from executors.moe.block import MoeBlock, Router, take_passes
+from executors.moe.block import MoeBlock, Router, pop_passes
 from executors.moe.experts import Experts, _GroupedLinear, _is_grouped_on_device, grouped_linear
 from executors.moe.gating import Gating, GatingMode
 
@@ -120,6 +120,6 @@ def test_unneeded_second_experts_are_not_computed(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(_GroupedLinear, "forward", staticmethod(counted))
     block = block_of(Gating("adaptive", 0.02)).to("cuda", torch.bfloat16)
     block(states_of(300).to("cuda", torch.bfloat16))
-    doubles = float(take_passes(block)[""].routing.is_double.double().mean())
+    doubles = float(pop_passes(block)[""].routing.is_double.double().mean())
     assert 0 < doubles < 1
     assert rows_seen == [300 + round(300 * doubles)] * 2

@@ -32,7 +32,7 @@ from tests.support.cells import (
     CheckedBench,
     bid,
     finished,
-    heard,
+    node_seen,
     offline,
     online,
     progressed,
@@ -189,8 +189,10 @@ class LoanHistories(RuleBasedStateMachine):
             else:
                 self.send(progressed(node, slot, done, job_id=job_id))
 
-    @rule(node=nodes, kind=st.sampled_from((online, online, online, heard, unfit, refused, offline, silent)))
-    def hear(self, node: str, kind: Any) -> None:
+    @rule(
+        node=nodes, kind=st.sampled_from((online, online, online, node_seen, unfit, refused, offline, silent))
+    )
+    def report_node(self, node: str, kind: Any) -> None:
         self.send(kind(node))
 
     @rule(
@@ -248,7 +250,7 @@ class LoanHistories(RuleBasedStateMachine):
         assert nodes.due_to_leave(lent) == self.specification.due_to_leave
 
     @invariant()
-    def the_layout_is_the_one_that_is_made_anew(self) -> None:
+    def the_layout_equals_one_that_is_made_again(self) -> None:
         layout = self.cell.nodes.layout if self.cell.nodes is not None else None
         if layout is not None:
             anew = Layout(layout.owned, layout.lent)

@@ -20,7 +20,7 @@ from tests.support.cells import (
     CheckedBench,
     bid,
     configuration,
-    heard,
+    node_seen,
     offline,
     online,
     refused,
@@ -114,7 +114,7 @@ def test_membership_changes_as_documented(state: str, event: str):
 
 
 SIGNS: dict[str, Callable[[str], Event]] = {
-    "announces that it is fit": heard,
+    "announces that it is fit": node_seen,
     "announces that it is unfit": lambda node: online(node, base_model="other"),
     "reports of a run": lambda node: started(node, 0, 0),
     "refuses a command": refused,
@@ -127,7 +127,7 @@ SIGNS: dict[str, Callable[[str], Event]] = {
     ("state", "before"),
     [
         ("assumed", ()),
-        ("watched", (heard,)),
+        ("watched", (node_seen,)),
         ("down", (offline,)),
         ("awaited", (SIGNS["announces that it is unfit"],)),
     ],
