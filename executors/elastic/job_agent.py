@@ -78,7 +78,7 @@ class JobAgent:
         self._has_stepped = True
 
     def begin(self, group: ProcessGroup) -> None:
-        """Take over, with all ranks, the measurements of the rank that has the most: others may be new."""
+        """Copy the measurements of the rank that has the most to all ranks: some may be new."""
         rows = group.gather("the steps of the job agents", [self.scale.steps, self._rest_ns])
         steps = [row[0] for row in rows]
         scale = torch.tensor([self.scale.noise, self.scale.signal], dtype=torch.float64)

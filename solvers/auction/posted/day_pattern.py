@@ -119,7 +119,7 @@ class DayPattern:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take the state of another."""
+        """Set the state."""
         self._shape, self._sums, self._lately, self._units = (
             np.array(state[name], float) for name in ("shape", "sums", "lately", "units")
         )
