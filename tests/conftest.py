@@ -22,7 +22,7 @@ from tests.support.shared_broker import shared_broker
 # Before modules of tests are imported, which draw cases from the tables of types.
 install_policies()
 
-# Of the property tests that name no number themselves. No deadline: an example may have to compile a kernel.
+# Number of examples of property tests that state none. No deadline: an example may have to compile a kernel.
 settings.register_profile("millrace", max_examples=examples(100), deadline=None)
 settings.load_profile("millrace")
 

@@ -73,7 +73,7 @@ class JobAgent:
         if estimate is not None:
             self.scale = self.scale.after(*estimate)
         self._part = [0.0, 0.0, 0.0]
-        # A rank that waits for others has a longer rest than the sum of the gradients takes.
+        # The rest of a rank contains its wait for other ranks, so the least one counts.
         self._rest_ns = min(self._rest_ns, rest_ns) if self._has_stepped else rest_ns
         self._has_stepped = True
 

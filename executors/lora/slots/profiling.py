@@ -243,7 +243,7 @@ class _Measurement:
             yield point
             if following is None:
                 return
-            # A step takes at most as much longer, and as much more memory, as it is larger.
+            # Time and memory of a step grow at most in proportion to its size.
             growth = following / size
             if growth * (point.memory_gib or 0.0) > self._bounds.most_gib:
                 self.end = "memory"
