@@ -93,7 +93,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Search for garbage neither while modules are imported nor, later, among what they hold.
+    """Collect no garbage while modules are imported, and exclude their objects from later collections.
 
     All modules and tests are some millions of objects, and each full search takes over half a second.
     """
@@ -115,7 +115,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_java() -> Iterator[None]:
-    """Brokers that live for seconds spend most of them compiling: the first compiler will do."""
+    """Restrict Java to its first compiler: brokers that live for seconds would spend most of them
+    compiling."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
         yield
