@@ -98,7 +98,7 @@ class ProfileStore:
 
     1. those of the writer with most, if it has more than an eighth of the store;
     2. those of the configuration of a kind with most writers, if it has more than are needed to count, and
-    more than there are unconfirmed readings;
+       more than there are unconfirmed readings;
     3. unconfirmed ones, which no other writer has in this configuration of the kind;
     4. all but the new one.
 

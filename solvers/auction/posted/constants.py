@@ -100,8 +100,7 @@ FASTEST_FALL = 0.5
 # The posted prices and the plans.
 
 GUARD_PART = 0.7
-"""Price of a full node-slot, as a part of the way from base to guard. Held by the recorded
-outcomes."""
+"""Price of a full node-slot, as a part of the way from base to guard. Held by the recorded outcomes."""
 FLOOR_PART = 1 / 8
 """Least price of room, as a part of the operational cost of full use of the reservation; room and operation
 together cost at least the whole. So a user who reserves room and uses little of it, or withdraws, pays for it
@@ -120,8 +119,7 @@ MOST_COUNTED = HIGH_OFFER + MOST_PREMIUM
 """Largest counted offer, as a multiple of the typical density. Held by `test_held_constants.py`."""
 SHORT_WINDOW_PART = 1 / 2
 """Short window, as a part of the mean window. Tasks with less time are in haste: the less time, the more.
-Held by
-`test_haste.py` and the recorded outcomes."""
+Held by `test_haste.py` and the recorded outcomes."""
 RARE_PART = 1 / 8
 """Part of tasks in haste below which their premium is reduced in proportion: a few tasks must not make a zone
 withhold its room from all others. Held by `test_haste.py`."""

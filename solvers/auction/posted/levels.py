@@ -12,8 +12,7 @@ If sales are faster than a zone can have them all day, both levels rise by the c
 
 The guard stays within a factor of the base, or of the operational cost. A rise of both is limited to a
 factor, which grows with the share of the span that is sold; a fall is limited to a part per slot. Rises by
-withdrawn awards are undone when
-the next slot begins, as far as no other demand supports them.
+withdrawn awards are undone when the next slot begins, as far as no other demand supports them.
 """
 
 import math
