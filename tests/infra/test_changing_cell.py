@@ -10,7 +10,7 @@ from infra.figures.nodes import UNSEEN, NodeState
 from infra.figures.summary import summarise
 from schemas.base import HOURS_PER_DAY, Outcome
 from schemas.cells import GpuType, Tariff
-from schemas.cells import NodeState as ConfiguredNode
+from schemas.cells import Node as ConfiguredNode
 from schemas.changes import (
     NodeCordoned,
     NodeLent,
