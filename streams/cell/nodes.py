@@ -120,7 +120,6 @@ class NodePool(Stateful):
         return self.layout.zone_of.get(node)
 
     def status_of(self, node: str) -> NodeStatus:
-        """Return the status of a node."""
         return self._records[node].status
 
     def is_open(self, node: str, although_leaving: bool = False) -> bool:
@@ -144,7 +143,6 @@ class NodePool(Stateful):
         return dues_s
 
     def loan_status(self, server: str) -> LoanStatus:
-        """Return the status of a loan."""
         return "draining" if server in self.leaving else "on_loan"
 
     def awaits(self, sign: SignOfLife) -> bool:
@@ -177,7 +175,6 @@ class NodePool(Stateful):
         return self._connect(node, "announced" if isinstance(event, SignOfLife) else "reported", "online")
 
     def cordon(self, node: str) -> list[Step]:
-        """Cordon a node."""
         self._change(node, "cordoned")
         return [self.described(node, "cordoned"), NodeChange(node, "cordoned")]
 
