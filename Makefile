@@ -94,7 +94,7 @@ storm: $(STAMP)
 disturbances: $(STAMP)
 	MILLRACE_DISTURBANCES=long $(BIN)/python -m pytest -m alone tests/integration/test_disturbances.py
 
-# Every process of a deployment killed at random, with jobs of every kind: an hour, or as long as is said.
+# Every process of a deployment killed at random, with jobs of every kind: for an hour, or by
 # `make kills MILLRACE_KILLS_S=600`
 kills: $(STAMP)
 	$(MAKE) kernels
@@ -136,7 +136,7 @@ bench-merging: $(STAMP)
 bench-moe: $(STAMP) $(REVIEWS)
 	$(BIN)/millrace bench moe --check $(if $(OUT),--out $(OUT))
 
-# Simulations beside deployments: `make bench-testbed OUT=folder`
+# Simulations compared with deployments: `make bench-testbed OUT=folder`
 bench-testbed: $(STAMP)
 	$(BIN)/millrace bench testbed --check $(if $(OUT),--out $(OUT))
 

@@ -38,8 +38,6 @@ class Headline:
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row of the table."""
-
     headline: Headline
     figure: KeptFigure | None
     is_current: bool

@@ -29,8 +29,8 @@ class RunningBroker:
 
     bootstrap_servers: str
     connection: Callable[[Principal], KafkaConnection]
-    """Connection of a principal: to a cluster of the user, that of the environment for all principals; to an
-    open broker, one without authentication."""
+    """Returns the connection of a principal. A user's cluster has one for all principals, from the
+    environment; an open broker has one without authentication."""
     credentials: Credentials | None = None
     """Passwords of a secured local broker."""
     keep_running: Callable[[], bool] = lambda: False

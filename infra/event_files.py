@@ -33,8 +33,8 @@ from streams.worker.bounded_yaml import (
     MAX_NUMBER_CHARACTERS,
     Lines,
     LocatedLine,
-    Place,
     YamlFaultError,
+    YamlPath,
     place_of_non_finite,
     read_text,
     read_yaml,
@@ -109,7 +109,7 @@ class Entry:
                 raise self.fault(place, "Input should be a finite number") from None
             raise EntriesFileError(f"{self.file}:{self.line}: {error}") from None
 
-    def with_micros(self, fields: dict[str, Any], *names: str, inside: Place = ()) -> dict[str, Any]:
+    def with_micros(self, fields: dict[str, Any], *names: str, inside: YamlPath = ()) -> dict[str, Any]:
         """Return `fields` with each amount in units of money, to six decimals, as `<name>_micros`.
 
         Args:
@@ -129,7 +129,7 @@ class Entry:
             changed[f"{name}_micros"] = self._micros((*inside, name), changed.pop(name))
         return changed
 
-    def fault(self, place: Place, message: str) -> EntriesFileError:
+    def fault(self, place: YamlPath, message: str) -> EntriesFileError:
         """Return an error about a field, with the line of the field or of the nearest object around it."""
         line, parts = self.line, self.parts
         for part in place:
@@ -141,7 +141,7 @@ class Entry:
             f"{self.file}:{line}: {'.'.join(shown(str(part)) for part in place)}: {message}"
         )
 
-    def _micros(self, place: Place, amount: Any) -> int:
+    def _micros(self, place: YamlPath, amount: Any) -> int:
         try:
             if isinstance(amount, bool) or not isinstance(amount, int | float | str):
                 raise InvalidOperation

@@ -38,10 +38,10 @@ class Progress:
         self._timed = timed
         self._awaited = ""
         self._part: float | None = None
-        self._since_s = self._said_s = self._start_s
+        self._since_s = self._shown_s = self._start_s
         self._width = (console.width - 1) if console.is_terminal else _FILE_WIDTH
 
-    def say(self, line: str) -> None:
+    def show(self, line: str) -> None:
         """Show a line, broken where it is wider than the console."""
         prefix = f"{self._clock() - self._start_s:6.1f} s  " if self._timed else ""
         lines = textwrap.wrap(
@@ -67,15 +67,15 @@ class Progress:
         self._part = part
         if what != self._awaited:
             self._awaited = what
-            self._since_s = self._said_s = self._clock()
+            self._since_s = self._shown_s = self._clock()
 
     def remind(self) -> None:
         """Show a line about a long wait, unless there was one recently."""
         now_s = self._clock()
-        first = self._said_s == self._since_s
-        if self._awaited and now_s - self._said_s >= (SHORTEST_REPORTED_S if first else REMINDER_S):
-            self._said_s = now_s
-            self.say(self._waiting(now_s, self._awaited))
+        first = self._shown_s == self._since_s
+        if self._awaited and now_s - self._shown_s >= (SHORTEST_REPORTED_S if first else REMINDER_S):
+            self._shown_s = now_s
+            self.show(self._waiting(now_s, self._awaited))
 
     @contextmanager
     def shown(self) -> Iterator[Self]:

@@ -105,7 +105,7 @@ class Record(BaseModel):
 
 
 Amount = Annotated[int, Field(ge=0)]
-"""Computed micros, without the upper bound of inputs, which must not refuse an outcome."""
+"""Computed micros. They lack the upper bound of inputs, since it must not refuse an outcome."""
 
 
 class Event(Record):
@@ -118,7 +118,7 @@ class Event(Record):
 
 
 class Outcome(Record):
-    """A decision of a cell on an event."""
+    """The record of a decision of a cell on an event, before it has an id and a link of the chain."""
 
     TYPE: ClassVar[str]
     """The CloudEvents type."""

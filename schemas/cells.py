@@ -35,9 +35,9 @@ MAX_NODE_SLOTS = 2**19
 nodes and ten thousand slots, or for five hundred nodes and a week of ten-minute slots."""
 MAX_WAITING_BYTES = 3 * 2**20
 """Most bytes of waiting bids: one request may contain all of them, and no bid takes more bytes there."""
-BYTES_PER_REMEMBERED_ID = 40
+BYTES_PER_KEPT_ID = 40
 """Bytes of an id and its writer, if each has its own."""
-MAX_REMEMBERED_IDS = 2**18
+MAX_KEPT_IDS = 2**18
 """Most ids of events and of jobs in a cell: 10 MiB."""
 MAX_SNAPSHOT_BYTES = 32 * 2**20
 """Largest snapshot of a cell, for which Kafka is configured. It does not assume compression: the bytes of a
@@ -48,17 +48,15 @@ _CONFIGURATION_BYTES = 2**20 + 2**17
 """Bytes of the largest event, of what compression and Kafka may add to a snapshot, and of the runs disowned
 lately (20 KiB at most)."""
 _IDS_PER_NODE = 6
-"""Copies of the node's id: as known, down, barred, cordoned, leaving and lent; the zones that it moves to or
-serves then are counted separately."""
+"""Most copies of the node's id, see `docs/cell/room.md`."""
 _BYTES_PER_NODE = 64
-"""Bytes around those ids, and of whether policies may plan on the node."""
+"""Bytes around those ids, and of the node's state."""
 _BYTES_PER_LENT_NODE = 192
 """Bytes of a loan besides ids: its times, and the encoding around them."""
 _IDS_PER_LENT_NODE = 3
-"""Copies of the node's id: on loan, reclaimed and serving; and as many ids of zones: its owner, twice, and
-its borrower."""
+"""Most further copies of the id of a lent node, and as many ids of zones."""
 _RECLAIM_ID_BYTES = 131
-"""Most bytes of a reclaim's id. A server on loan has that of its reclaim, and the reclaim has it."""
+"""Most bytes of a reclaim's id, of which a lent node has two copies."""
 _BYTES_PER_LENDER = 16 * 1_024
 """Bytes of the ids of reclaims that are over."""
 MAX_PROFILE_READINGS = 1_024
@@ -314,7 +312,7 @@ class CellConfigured(Event):
                 BYTES_PER_NODE_SLOT * sum(zone.policy.node_slots(zone) for zone in self.zones),
                 self._nodes_bytes,
                 sum(zone.policy.state_bytes(zone) for zone in self.zones),
-                BYTES_PER_REMEMBERED_ID * 2 * self.duplicate_window_events,
+                BYTES_PER_KEPT_ID * 2 * self.duplicate_window_events,
                 _BYTES_PER_QUOTE * len(self.vendors) * zones,
                 _BYTES_PER_ZONE * zones,
                 MAX_PROFILE_READINGS * _BYTES_PER_PROFILE_READING,
@@ -371,13 +369,13 @@ class CellConfigured(Event):
                 zone=largest.id,
             )
         remembered = 2 * self.duplicate_window_events
-        if remembered > MAX_REMEMBERED_IDS:
+        if remembered > MAX_KEPT_IDS:
             raise _fault(
                 "window_too_large",
                 f"cell {self.cell}: duplicate_window_events {self.duplicate_window_events}, of events and of "
-                f"jobs, is {remembered} ids, at most {MAX_REMEMBERED_IDS} are held",
+                f"jobs, is {remembered} ids, at most {MAX_KEPT_IDS} are held",
                 remembered_ids=remembered,
-                most_remembered_ids=MAX_REMEMBERED_IDS,
+                most_remembered_ids=MAX_KEPT_IDS,
             )
         if self.live_jobs_bytes < LEAST_LIVE_JOBS_BYTES:
             raise _fault(

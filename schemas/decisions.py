@@ -89,7 +89,7 @@ class JobOutcome(Outcome):
 
 
 class JobAdmitted(JobOutcome):
-    """The zone accepts the job."""
+    """The zone admits the job."""
 
     TYPE: ClassVar = "millrace.job.admitted.v1"
     STATE: ClassVar = "admitted"

@@ -30,7 +30,7 @@ NodeSeconds = Annotated[float, Field(ge=0, le=1e9)]
 run has more time than its steps would take alone."""
 
 
-TakenGib = Annotated[float, Field(ge=0, le=1e6)]
+UsedGib = Annotated[float, Field(ge=0, le=1e6)]
 """Memory of a run on a device, besides the base model, in the largest of the steps that it took alone."""
 
 
@@ -177,7 +177,7 @@ class RunProgressed(RunReport):
     node_s: NodeSeconds
     """Time of the node used by the run."""
     # Omitted if it is the default, so that reports written before it was added keep their bytes.
-    memory_gib: Annotated[TakenGib | None, Field(exclude_if=lambda gib: gib is None)] = None
+    memory_gib: Annotated[UsedGib | None, Field(exclude_if=lambda gib: gib is None)] = None
     """Memory of the run besides the base model; None if not measured."""
     measured: Annotated[MeasuredSteps | None, Field(exclude_if=lambda steps: steps is None)] = None
     """Its steps since the last report; None if none was measured."""
@@ -232,7 +232,7 @@ class RunFailed(RunReport):
     cause: Annotated[Literal["data_differ"] | None, Field(exclude_if=lambda cause: cause is None)] = None
     """Cause that a zone acts on. `data_differ`: the data are not those that a vendor delivered."""
     # Omitted if it is the default, so that reports written before it was added keep their bytes.
-    memory_gib: Annotated[TakenGib | None, Field(exclude_if=lambda gib: gib is None)] = None
+    memory_gib: Annotated[UsedGib | None, Field(exclude_if=lambda gib: gib is None)] = None
     """Memory of the run besides the base model; None if not measured."""
 
     @property

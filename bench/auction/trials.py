@@ -182,7 +182,6 @@ class AuctionTrial:
 
     @property
     def setting_name(self) -> str:
-        """Name of the setting."""
         return setting_name(self.setting)
 
     def identity(self) -> dict[str, Any]:

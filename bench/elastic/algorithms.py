@@ -65,7 +65,7 @@ def measure_reclaiming(quick: bool, seed: int) -> Result:
                     smallest_count=len(smallest_count(lent, count).preempted),
                     random=_mean_of_random(lent, count, number),
                     damage=chosen.collateral_damage,
-                    took_ms=1_000 * took_s,
+                    duration_ms=1_000 * took_s,
                 )
             )
     ours, optimum = sum(row.ours for row in rows), sum(row.optimum for row in rows)
@@ -77,7 +77,7 @@ def measure_reclaiming(quick: bool, seed: int) -> Result:
     preempted = f"{ours} jobs preempted in all, {{}}; {setting}"
     return Result(
         (
-            Measurement("reclaim_ms", _mean([row.took_ms for row in rows]), setting, len(rows)),
+            Measurement("reclaim_ms", _mean([row.duration_ms for row in rows]), setting, len(rows)),
             Measurement(
                 "reclaim_over_optimum_pct",
                 100 * (ours / optimum - 1),
@@ -118,7 +118,7 @@ class _Row:
     smallest_count: int
     random: float
     damage: float
-    took_ms: float
+    duration_ms: float
 
 
 def _mean_of_random(lent: Lent, count: int, number: int) -> float:

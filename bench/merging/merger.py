@@ -49,7 +49,7 @@ QUICK = SearchExtent(mixes=3, tries=10, slowest=2)
 @dataclass(frozen=True)
 class _Timed:
     instance: str
-    took_s: float
+    duration_s: float
     gap_pct: float
     """Gap between the plan and the proven bound."""
     merges: int
@@ -65,8 +65,8 @@ def measure_merger(quick: bool, seed: int, settings: Sequence[MergingSetting]) -
         found = slow_instances(random.Random(f"slow merges/{seed}"), extent.tries)
         sought = sorted(found, key=lambda timed: -timed[0])
         slowest = [_timed_again(shape) for _, shape in sought[: extent.slowest]]
-    worst = max((*mixes, *slowest), key=lambda timed: timed.took_s)
-    usual = statistics.median(timed.took_s for timed in mixes)
+    worst = max((*mixes, *slowest), key=lambda timed: timed.duration_s)
+    usual = statistics.median(timed.duration_s for timed in mixes)
     rows: list[dict[str, Value]] = [
         {"instances": kind, **asdict(timed)}
         for kind, some in (("measured mixes", mixes), ("sought", slowest))
@@ -81,7 +81,7 @@ def measure_merger(quick: bool, seed: int, settings: Sequence[MergingSetting]) -
             ),
             Measurement(
                 "merger_worst_s",
-                worst.took_s,
+                worst.duration_s,
                 f"of {len(mixes)} measured mixes and {extent.tries} synthetic instances sought for slowness "
                 f"(all have a plan; of the slowest {len(slowest)}, {limited} are not proven to be the best "
                 f"to a thousandth): {worst.instance}; {size}",
@@ -98,10 +98,10 @@ def slow_instances(rng: random.Random, tries: int) -> Iterator[tuple[float, Inst
     for number in range(tries):
         place = number % _AT_ONCE
         shape = random_shape(rng) if place < _DRAWN else neighbour(rng, at)
-        took_s = _timed("", partial(synthetic, shape)).took_s
-        yield took_s, shape
-        if place == 0 or took_s > best:
-            best, at = took_s, shape
+        duration_s = _timed("", partial(synthetic, shape)).duration_s
+        yield duration_s, shape
+        if place == 0 or duration_s > best:
+            best, at = duration_s, shape
 
 
 def random_shape(rng: random.Random) -> InstanceShape:
@@ -151,16 +151,16 @@ def _mixes(count: int, seed: int, settings: Sequence[MergingSetting]) -> Iterato
 def _timed_again(shape: InstanceShape) -> _Timed:
     """Time an instance a few times, and return the median."""
     timed = [_timed(shape.text, partial(synthetic, shape)) for _ in range(_TIMES)]
-    return sorted(timed, key=lambda one: one.took_s)[_TIMES // 2]
+    return sorted(timed, key=lambda one: one.duration_s)[_TIMES // 2]
 
 
 def _timed(label: str, make: Callable[[], MergeProblem]) -> _Timed:
     problem = make()
     start_s = time.perf_counter()
     solution = merge(problem, LIMIT_S)
-    took_s = time.perf_counter() - start_s
+    duration_s = time.perf_counter() - start_s
     assert solution.objective is not None
     assert solution.bound is not None
     gap_pct = 100.0 * (solution.objective - solution.bound) / max(abs(solution.objective), 1e-9)
     merged = sum(share.mode != "normal" for share in solution.shares)
-    return _Timed(label, took_s, gap_pct, merged, solution.search == "limited")
+    return _Timed(label, duration_s, gap_pct, merged, solution.search == "limited")

@@ -180,7 +180,6 @@ def _figures(outcomes: Mapping[RoutingSetting, Outcomes], suffix: str, how: str)
 
 
 def description_of(setting: RoutingSetting) -> str:
-    """Return a description of a setting."""
     return f"{setting.name}, {setting.experts} experts on {setting.devices}"
 
 

@@ -25,7 +25,8 @@ SENTIMENT, GENERATION = "sentiment analysis", "text generation"
 """Names as in the thesis."""
 _PADDING, _UNKNOWN, _CLASSIFY = range(3)
 _SENTIMENT_DEVIATION, _GENERATION_DEVIATION = 0.04, 0.06
-"""Deviations of new weights, above the 0.02 of BERT and GPT-2: narrow models would learn nothing for long."""
+"""Deviations of new weights. With the 0.02 of BERT and GPT-2, the loss of narrow models would not fall for
+long."""
 HELD_OUT = 0.1
 """Share of the samples."""
 ARCHIVE = "vaderSentiment-3.3.2.tar.gz"
@@ -113,7 +114,7 @@ class Samples:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def take(self, samples: Tensor) -> "Samples":
+    def select(self, samples: Tensor) -> "Samples":
         """Return samples by number, cut to the longest of them."""
         mask = self.mask[samples]
         length = int(mask.sum(dim=1).max())
@@ -142,8 +143,8 @@ class LearningTask:
 
 
 def sentiment(size: ModelSize, samples: int, batch_size: int, reviews: Path, seed: int) -> LearningTask:
-    """Return the classification of sentences by rating, with a BERT; without the archive of rated sentences
-    in the folder, by which of two texts on Python they are from.
+    """Return the classification of sentences by rating, with a BERT. Without the archive of rated sentences
+    in the folder, their class is which of two texts on Python they are from.
     """
     is_there = (reviews / ARCHIVE).exists()
     labelled = rated_sentences(reviews) if is_there else library_sentences()
@@ -169,8 +170,8 @@ def sentiment(size: ModelSize, samples: int, batch_size: int, reviews: Path, see
         SENTIMENT,
         "rated sentences" if is_there else "sentences of the language reference and of docstrings",
         size,
-        every.take(torch.arange(held_out, len(every))),
-        every.take(torch.arange(held_out)),
+        every.select(torch.arange(held_out, len(every))),
+        every.select(torch.arange(held_out)),
         lambda: BertForSequenceClassification(config),
         outputs_per_token=0.0,
         batch_size=batch_size,
@@ -206,8 +207,8 @@ def generation(size: ModelSize, samples: int, batch_size: int, seed: int) -> Lea
         GENERATION,
         "Python's language reference, by characters",
         size,
-        every.take(torch.arange(held_out, len(every))),
-        every.take(torch.arange(held_out)),
+        every.select(torch.arange(held_out, len(every))),
+        every.select(torch.arange(held_out)),
         lambda: GPT2LMHeadModel(config),
         outputs_per_token=size.vocabulary,
         batch_size=batch_size,

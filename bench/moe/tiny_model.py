@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from executors.moe.block import LayerPass, auxiliary_loss, take_passes
+from executors.moe.block import LayerPass, auxiliary_loss, pop_passes
 from executors.moe.conversion.convert import LayerConversion, convert
 from executors.moe.gating import Gating
 from solvers.compiled import Ints
@@ -50,7 +50,6 @@ class LibraryText:
 
 
 def passages(text: Tensor, count: int, length: int, draws: torch.Generator) -> Tensor:
-    """Draw passages: (count, length) int64."""
     starts = torch.randint(len(text) - length, (count, 1), generator=draws)
     return text[starts + torch.arange(length)].long()
 
@@ -108,7 +107,7 @@ class TinyModel:
                 group["lr"] = rate
             tokens = passages(text, _BATCH, TOKENS, draws)
             loss = self._module(input_ids=tokens, labels=tokens).loss
-            passes = take_passes(self._module)
+            passes = pop_passes(self._module)
             auxiliary = auxiliary_loss(passes)
             if step >= steps - steps // _PROFILED_PART:
                 self.last_selections.append(_selections(passes))
@@ -131,7 +130,7 @@ class TinyModel:
         for begin in range(0, count, _BATCH):
             tokens = passages(text, min(_BATCH, count - begin), TOKENS, draws)
             losses.append(self._module(input_ids=tokens, labels=tokens).loss.item())
-            chosen.append(_selections(take_passes(self._module)))
+            chosen.append(_selections(pop_passes(self._module)))
         return np.concatenate(chosen), float(np.mean(losses))
 
 

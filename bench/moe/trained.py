@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from bench.moe.tasks import LearningTask
-from executors.moe.block import auxiliary_loss, set_gating, take_passes
+from executors.moe.block import auxiliary_loss, pop_passes, set_gating
 from executors.moe.conversion.convert import LayerConversion, convert
 from executors.moe.gating import Gating
 from executors.moe.training.samples import Curriculum
@@ -124,7 +124,7 @@ class Training:
         self._batches = (
             numbers for epoch in count() for numbers in self._curriculum.batches(epoch, task.batch_size)
         )
-        self._probe = task.training.take(torch.arange(min(task.probed, len(task.training))))
+        self._probe = task.training.select(torch.arange(min(task.probed, len(task.training))))
         self.run = ModelRun(scheme, task.size.layers)
 
     def advance(self, steps: int) -> None:
@@ -153,10 +153,10 @@ class Training:
         return self.run
 
     def _step(self, numbers: NDArray[np.int64]) -> None:
-        batch = self._task.training.take(torch.from_numpy(numbers))
+        batch = self._task.training.select(torch.from_numpy(numbers))
         loss = self._model(input_ids=batch.tokens, attention_mask=batch.mask, labels=batch.labels).loss
         if self._scheme.gating is not None:
-            passes = take_passes(self._model)
+            passes = pop_passes(self._model)
             loss = loss + _BALANCE * auxiliary_loss(passes)
             layers = passes.values()
             self.run.tokens += int(batch.mask.sum())
@@ -174,14 +174,14 @@ class Training:
         """Return the loss of the task alone."""
         probe, model = self._probe, self._averaged.module.eval()
         loss = model(input_ids=probe.tokens, attention_mask=probe.mask, labels=probe.labels).loss
-        take_passes(model)
+        pop_passes(model)
         return float(loss)
 
     @torch.no_grad()
     def _quality(self) -> float:
         held_out, model = self._task.held_out, self._averaged.module.eval()
         logits = model(input_ids=held_out.tokens, attention_mask=held_out.mask).logits
-        take_passes(model)
+        pop_passes(model)
         if held_out.labels.ndim == 1:
             return 100.0 * float((logits.argmax(dim=-1) == held_out.labels).double().mean())
         return float(cross_entropy(logits[:, :-1].flatten(0, 1), held_out.labels[:, 1:].flatten()).exp())

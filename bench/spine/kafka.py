@@ -246,7 +246,7 @@ def pipeline(*cells: CellConfigured, partitions: int = 1) -> Iterator[BrokerPipe
 def measure_kafka(quick: bool, seed: int) -> Result:
     """Measure sustained bids per second and latency at 100 bids per second, and compare both with Faust
     alone."""
-    return _measure_beside_faust(LoadExtent(3, 600, 100) if quick else LoadExtent(5, 3_000, 1_200), seed)
+    return _measure_against_faust(LoadExtent(3, 600, 100) if quick else LoadExtent(5, 3_000, 1_200), seed)
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ class LoadExtent:
         return self.rounds * self.paced
 
 
-def _measure_beside_faust(extent: LoadExtent, seed: int) -> Result:
+def _measure_against_faust(extent: LoadExtent, seed: int) -> Result:
     """Measure the worker and the Faust reference alternately on one broker, under equal conditions of the
     machine."""
     rng = random.Random(seed)

@@ -269,7 +269,6 @@ def changed(rng: random.Random, task: TaskShape, market: MarketShape) -> TaskSha
 
 
 def bid_for(job_id: str, task: TaskShape, bid_micros: int) -> JobSubmitted:
-    """Return a bid for a task."""
     return JobSubmitted(
         cell=CELL,
         job_id=job_id,

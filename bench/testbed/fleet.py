@@ -138,7 +138,6 @@ def submitted(cell: CellConfigured, number: int, workload: Workload, terms: Term
 
 
 def cell_of(testbed: Testbed, nodes: int, epoch_s: float) -> CellConfigured:
-    """Return the cell of a testbed."""
     return CellConfigured(
         cell=CELL,
         epoch_s=epoch_s,

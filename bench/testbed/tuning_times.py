@@ -49,7 +49,7 @@ class TuningConstants:
 class _Interval(NamedTuple):
     """Time between two evaluations of a run."""
 
-    took_s: float
+    duration_s: float
     iterations: int
     gpus: int
 
@@ -57,15 +57,15 @@ class _Interval(NamedTuple):
 class _Work(NamedTuple):
     """A run that was observed to its end."""
 
-    took_s: float
+    duration_s: float
     iterations: int
     gpus: int
     was_warm: bool
     is_profile: bool
 
-    def beside_s(self, fixed_s: float, shared_s: float) -> float:
+    def other_s(self, fixed_s: float, shared_s: float) -> float:
         """Return the time besides the steps."""
-        return self.took_s - self.iterations * (fixed_s + shared_s / self.gpus)
+        return self.duration_s - self.iterations * (fixed_s + shared_s / self.gpus)
 
 
 def measured_constants(steps: Sequence[Step], job_ids: frozenset[str]) -> TuningConstants:
@@ -75,12 +75,12 @@ def measured_constants(steps: Sequence[Step], job_ids: frozenset[str]) -> Tuning
         ValueError: no task of theirs was evaluated twice.
     """
     fixed_s, shared_s = _step_times(_intervals(steps, job_ids))
-    beside_s: defaultdict[tuple[bool, bool], list[float]] = defaultdict(list)
+    other_s: defaultdict[tuple[bool, bool], list[float]] = defaultdict(list)
     for work in _works(steps, job_ids):
-        beside_s[work.is_profile, work.was_warm].append(work.beside_s(fixed_s, shared_s))
-    tasks = beside_s[False, True] or beside_s[False, False]
+        other_s[work.is_profile, work.was_warm].append(work.other_s(fixed_s, shared_s))
+    tasks = other_s[False, True] or other_s[False, False]
     warm_s = max(fmean(tasks), 0.0) if tasks else 0.0
-    warm, cold = (beside_s[True, was_warm] for was_warm in (True, False))
+    warm, cold = (other_s[True, was_warm] for was_warm in (True, False))
     return TuningConstants(
         step_fixed_s=fixed_s,
         step_shared_s=shared_s,
@@ -105,8 +105,8 @@ def _intervals(steps: Sequence[Step], job_ids: frozenset[str]) -> list[_Interval
         if run.step is not None and run.run_id in before:
             then_s, iterations = before[run.run_id]
             if run.iterations > iterations:
-                took_s = step.time_s - then_s
-                found.append(_Interval(took_s, run.iterations - iterations, run.step.gpus))
+                duration_s = step.time_s - then_s
+                found.append(_Interval(duration_s, run.iterations - iterations, run.step.gpus))
         before[run.run_id] = step.time_s, run.iterations
     return found
 
@@ -117,13 +117,13 @@ def _step_times(intervals: Sequence[_Interval]) -> tuple[float, float]:
         raise ValueError("no task was evaluated twice: nothing to calibrate by")
     iterations = np.array([each.iterations for each in intervals])
     gpus = np.array([each.gpus for each in intervals])
-    took_s = np.array([each.took_s for each in intervals])
+    duration_s = np.array([each.duration_s for each in intervals])
     if len(set(gpus)) > 1:
         rows = np.stack([iterations, iterations / gpus], axis=1)
-        fixed_s, shared_s = np.linalg.lstsq(rows, took_s, rcond=None)[0]
+        fixed_s, shared_s = np.linalg.lstsq(rows, duration_s, rcond=None)[0]
         if min(fixed_s, shared_s) > 0:
             return float(fixed_s), float(shared_s)
-    return 0.0, float(took_s.sum() / (iterations / gpus).sum())
+    return 0.0, float(duration_s.sum() / (iterations / gpus).sum())
 
 
 def _exchange_s(steps: Sequence[Step], job_ids: frozenset[str]) -> float:
@@ -140,15 +140,15 @@ def _exchange_s(steps: Sequence[Step], job_ids: frozenset[str]) -> float:
 
 def _release_s(steps: Sequence[Step], job_ids: frozenset[str]) -> float:
     released_s: dict[str, float] = {}
-    took_s = []
+    duration_s = []
     for step in steps:
         for decision in step.decisions:
             if isinstance(release := decision.outcome, TaskReleased):
                 released_s |= {job_id: step.time_s for job_id in release.job_ids if job_id in job_ids}
         run = step.entry.envelope.event
         if isinstance(run, RunProgressed) and run.complete and run.job_id in released_s:
-            took_s.append(step.time_s - released_s.pop(run.job_id))
-    return fmean(took_s) if took_s else 0.0
+            duration_s.append(step.time_s - released_s.pop(run.job_id))
+    return fmean(duration_s) if duration_s else 0.0
 
 
 def _works(steps: Sequence[Step], job_ids: frozenset[str]) -> list[_Work]:
@@ -193,12 +193,12 @@ def _work(
 
 def _solve_s(steps: Sequence[Step]) -> float:
     requested_s: dict[str, float] = {}
-    took_s = []
+    duration_s = []
     for step in steps:
         for decision in step.decisions:
             if isinstance(request := decision.outcome, SolveRequested):
                 requested_s[request.request_id] = step.time_s
         answer = step.entry.envelope.event
         if isinstance(answer, SolveFinished) and answer.request_id in requested_s:
-            took_s.append(step.time_s - requested_s[answer.request_id])
-    return fmean(took_s) if took_s else 0.0
+            duration_s.append(step.time_s - requested_s[answer.request_id])
+    return fmean(duration_s) if duration_s else 0.0

@@ -22,11 +22,11 @@ _Key = tuple[str, str | None, str]
 
 @dataclass(frozen=True)
 class ObservedTruth:
-    """Jobs that each learn as one of the others on the same data did, alone or after the same donor; see
-    `Truth`. A mean of them would leave out those that have met their targets.
+    """Results of jobs as a testbed has observed them; see `Truth`.
 
-    A receiver whose donor's data was not seen before its own learns as after other donors; without any, as
-    alone.
+    A job has the curve of one observed job on the same data, alone or after the same donor. A mean of the
+    curves would lack the jobs that have met their targets. If no job on the data was observed after this
+    donor, the curve is one after another donor, or else that of a job alone.
     """
 
     constants: TuningConstants
@@ -70,7 +70,7 @@ class ObservedTruth:
             accuracy=known.accuracy,
             loader_s=known.loader_s,
             memory_gib=known.memory_gib,
-            beside_s=self.constants.profile_s,
+            other_s=self.constants.profile_s,
             more_steps=known.steps[1:],
         )
 
@@ -116,8 +116,8 @@ class ObservedTruth:
 
 
 def _chosen(curves: Sequence[Curve], workload: TuningWorkload) -> Curve:
-    """Choose a curve by the job's seed, of those that meet its target or are long enough to show that it is
-    not met, if there are any."""
+    """Choose a curve by the job's seed: one that meets its target, or is long enough to show that it is not
+    met; else any curve."""
     if not curves:
         return {}
     accuracy = workload.target.accuracy

@@ -34,7 +34,7 @@ from infra.workloads.timed import TimedEvent
 from schemas.auction.bids import BidTerms, VendorQuoted
 from schemas.auction.settings import PdftspPolicy
 from schemas.base import HOURS_PER_DAY
-from schemas.cells import MAX_REMEMBERED_IDS, CellConfigured, GpuType, Node, Tariff, Zone
+from schemas.cells import MAX_KEPT_IDS, CellConfigured, GpuType, Node, Tariff, Zone
 from schemas.jobs import JobSubmitted
 from schemas.kind import PolicySettings
 from schemas.lora import Dataset, LoraHyperparameters, LoraWorkload
@@ -81,7 +81,7 @@ class PolicyBounds:
     money_unit_quantile: float = 0.5
     """Quantile for the money unit, in which Lemma 2 assumes b-bar >= 1: here not all bids satisfy it."""
     value_quantile: float = 0.5
-    """Quantile for the bound on value per resource, which over the money unit yields alpha and beta."""
+    """Quantile for the bound on value per resource. Divided by the money unit, it gives alpha and beta."""
     density_quantile: float = 0.99
     """Quantile for the density beyond which a bid raises prices no further."""
 
@@ -99,7 +99,7 @@ def configuration(setting: "PaperSetting") -> CellConfigured:
         slot_s=SLOT_S,
         node_timeout_s=NODE_TIMEOUT_S,
         # The most that a cell of one zone can hold: no report of the day is removed.
-        duplicate_window_events=MAX_REMEMBERED_IDS // 2,
+        duplicate_window_events=MAX_KEPT_IDS // 2,
         tariffs=(Tariff(name="site", micros_per_kwh=tariff),),
         zones=(
             Zone(

@@ -174,7 +174,7 @@ class DataParallelTraining(ReplicatedTraining[ElasticOrder, SequenceShare]):
             return
         self.agent.begin(group)
         self.shares.begin(group, self.agent.best_batch)
-        self.agent.take(self.shares.batch)
+        self.agent.use_batch(self.shares.batch)
         for parameters in self._optimizer.param_groups:
             parameters["lr"] = self.agent.learning_rate
 

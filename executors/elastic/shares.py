@@ -47,7 +47,7 @@ class BatchShares:
 
     def __init__(self, worker: str, gpu_type: str, micro_batch: int) -> None:
         self.counts: list[int] = []
-        self.micro_batch = self._wanted = micro_batch
+        self.micro_batch = self._own_micro_batch = micro_batch
         self.known = KnownWorkers()
         self._worker, self._gpu_type = number_of(worker.encode()), number_of(gpu_type.encode())
         self._sequence_ns = 0
@@ -107,7 +107,7 @@ class BatchShares:
 
     def _decide(self, group: ProcessGroup, batch_of: Callable[[Sequence[int]], int]) -> None:
         self._note_window()
-        shrunk = self.micro_batch if self.micro_batch < self._wanted else 0
+        shrunk = self.micro_batch if self.micro_batch < self._own_micro_batch else 0
         mine = [self._worker, self._sequence_ns, self._gpu_type, shrunk]
         rows = group.gather("the speeds of the ranks", mine)
         for worker, sequence_ns, gpu_type, micro_batch in rows:
@@ -116,7 +116,7 @@ class BatchShares:
             if micro_batch:
                 least = self.known.micro_batches.get(str(gpu_type), micro_batch)
                 self.known.micro_batches[str(gpu_type)] = min(least, micro_batch)
-        micro_batches = [self.known.micro_batches.get(str(row[2]), self._wanted) for row in rows]
+        micro_batches = [self.known.micro_batches.get(str(row[2]), self._own_micro_batch) for row in rows]
         times_ns = [self.known.sequence_ns.get(str(row[0]), 0) for row in rows]
         counts, is_trial = self._chosen(times_ns, batch_of(_estimated(times_ns)))
         decided = torch.tensor([*counts, is_trial, *micro_batches])

@@ -16,7 +16,7 @@ _MOST_POINTER_BYTES = 1_024
 _HEADER_LENGTH_BYTES = 8
 _MOST_HEADER_BYTES = 100_000_000
 """Limit of the safetensors library."""
-_QUANTISED_BESIDE_CONFIG = ("quantize_config.json", "quant_config.json")
+_QUANTISATION_FILES = ("quantize_config.json", "quant_config.json")
 """Files that describe the quantisation of older GPTQ and AWQ checkpoints."""
 _CHAT_TEMPLATES = ("chat_template.jinja", "chat_template.json", "additional_chat_templates")
 _VOCABULARIES = (
@@ -202,7 +202,7 @@ def _quantised(directory: Path) -> str | None:
     if how:
         method = how.get("quant_method", "unknown") if isinstance(how, dict) else "unknown"
         return f"config.json: quantization_config names {method}: {USE_UNQUANTISED}"
-    name = next((name for name in _QUANTISED_BESIDE_CONFIG if (directory / name).is_file()), None)
+    name = next((name for name in _QUANTISATION_FILES if (directory / name).is_file()), None)
     return None if name is None else f"{name}: is of a GPTQ or AWQ checkpoint: {USE_UNQUANTISED}"
 
 

@@ -71,7 +71,7 @@ class MoeBlock(nn.Module):
         experts: computation of the experts; may be a module that spreads them over devices.
         is_token: ``(batch, sequence)`` bool, false at padding in the next passes; padding is not routed, and
             its outputs are zeros. None without padding.
-        last_pass: routing of the last pass; see `take_passes`.
+        last_pass: routing of the last pass; see `pop_passes`.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ def router_bytes(model: nn.Module) -> bytes:
     )
 
 
-def take_passes(model: nn.Module) -> dict[str, LayerPass]:
+def pop_passes(model: nn.Module) -> dict[str, LayerPass]:
     """Remove and return the routing of the last batch in each layer of a model, by the layer's name.
 
     Layers without a pass since the last call are left out.

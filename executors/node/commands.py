@@ -23,7 +23,7 @@ from schemas.topics import COMMANDS, INPUT_MAX_MESSAGE_BYTES, topic_name
 from streams.kafka.administration import Administration
 from streams.kafka.configuration import reader
 from streams.kafka.consumer import RecordConsumer
-from streams.kafka.records import Place, key_partition
+from streams.kafka.records import Partition, key_partition
 
 _ANSWER_TIMEOUT_S = 30.0
 _MAX_RECORDS_AT_ONCE = 100
@@ -92,11 +92,11 @@ class CommandLog:
     def start(self, next_offset: int) -> None:
         """Read from `next_offset` on, or from the earliest record if the topic starts later or ends
         before."""
-        self._consumer.assign({Place(self.topic, self.partition): next_offset})
+        self._consumer.assign({Partition(self.topic, self.partition): next_offset})
 
     @property
     def caught_up(self) -> bool:
-        """Whether all records at the start of reading are read."""
+        """Whether all records that existed at the start of reading have been read."""
         return bool(self._consumer.ended)
 
     def read(self, timeout_s: float) -> list[CommandRecord]:

@@ -39,8 +39,6 @@ class DeviceLostError(RuntimeError):
 
 
 class Clock(Protocol):
-    """A clock."""
-
     def time_s(self) -> float:
         """Seconds since the Unix epoch."""
         ...

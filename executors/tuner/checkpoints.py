@@ -85,8 +85,8 @@ class TuningCheckpoints:
             ValueError: the checkpoint is of another job, base model or format.
         """
         job_id, files = order.job_id, self._files
-        wanted = order.resume_iterations * order.workload.hyperparameters.batch_size
-        newest = files.await_newest(job_id, wanted, wait_s, order.oldest_generation)
+        resume_samples = order.resume_iterations * order.workload.hyperparameters.batch_size
+        newest = files.await_newest(job_id, resume_samples, wait_s, order.oldest_generation)
         if newest is not None and newest.token > generation:
             raise StaleWriterError(f"{job_id}: generation {generation} was replaced by {newest.token}")
         before = files.newest(job_id) if order.resume_iterations == 0 else None

@@ -16,7 +16,7 @@ from infra.commands.options import (
     TopicPrefix,
     target_of,
 )
-from infra.commands.output import say, show
+from infra.commands.output import print_line, show
 from infra.errors import CommandError
 from infra.event_files import read_jobs, read_quote_requests, read_vendor_quotes
 from infra.log.answers import Answers, Refusal
@@ -165,7 +165,7 @@ def quote(
         head, *details = describe(answer.outcome, policy_of(request))
         show(json, answer.outcome.model_dump(mode="json"), f"{answer.outcome.quote_id}: {head}")
         for detail in () if json else details:
-            say(f"  {detail}")
+            print_line(f"  {detail}")
 
 
 def vendor_quote(

@@ -72,7 +72,7 @@ def demo(
     try:
         # So few events need no kernels, and those of the worker may still be compiling.
         with interrupted_by_sigterm(), interpreting(), Progress(console, timed=True).shown() as progress:
-            progress.say("arrivals " + (f"from {trace}" if trace else f"generated, seed {seed}"))
+            progress.show("arrivals " + (f"from {trace}" if trace else f"generated, seed {seed}"))
             request = DemoRequest(scenes, arrivals, seed, secure, patience_s)
             result = run_demo(CELLS_DIRECTORY, request, progress, started_s)
     except KeyboardInterrupt:
@@ -88,20 +88,20 @@ def demo(
 
 def _show(result: DemoResult, screen: Progress) -> None:
     """Print the results, the folders of the files, and the next commands."""
-    screen.say("")
+    screen.show("")
     for name, scene in result.scenes.items():
-        screen.say(f"{name}: {scene.summary}")
-    screen.say(f"log: {verdict_line(result.verdict)}")
+        screen.show(f"{name}: {scene.summary}")
+    screen.show(f"log: {verdict_line(result.verdict)}")
     folders, millrace = result.folders, _as_typed()
-    screen.say("")
-    screen.say(
+    screen.show("")
+    screen.show(
         f"It took {result.duration_s:.0f} s. Adapters are in {folders.adapters}, next to the log; "
         "the next demo replaces them."
     )
     for adapter in result.summary.adapters[-1:]:
-        screen.say("Why and how one of them was trained:")
+        screen.show("Why and how one of them was trained:")
         screen.command(f"{millrace} explain {adapter.job_id} --from {folders.root / LEDGER_FILE}")
-    screen.say("A cell of your own, until Ctrl-C, and bids for it from another terminal:")
+    screen.show("A cell of your own, until Ctrl-C, and bids for it from another terminal:")
     screen.command(f"{millrace} up")
     screen.command(f"{millrace} submit {result.bids}")
 

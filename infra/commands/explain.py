@@ -18,7 +18,7 @@ from infra.commands.options import (
     bounded,
     target_of,
 )
-from infra.commands.output import print_json, say
+from infra.commands.output import print_json, print_line
 from infra.errors import CommandError
 from infra.log.reader import LogReader
 from infra.log.target import Target
@@ -76,12 +76,12 @@ def show(cell: str, story: Story, json: bool) -> None:
     if json:
         print_json({"cell": cell, **story.as_json()})
         return
-    say(f"Job {story.job_id} in cell {cell}: {story.state}")
+    print_line(f"Job {story.job_id} in cell {cell}: {story.state}")
     for chapter in story.chapters:
         for line in _lines(chapter, story.policy):
-            say(line)
+            print_line(line)
     if story.state == "admitted" and (figures := story.figures):
-        say(f"{'latest figures':>26}  {', '.join(' '.join(figure) for figure in figures.items())}")
+        print_line(f"{'latest figures':>26}  {', '.join(' '.join(figure) for figure in figures.items())}")
 
 
 def _stories(records: Iterator[LedgerEvent | Decision], job_id: str) -> dict[str, Story]:

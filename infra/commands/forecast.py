@@ -8,7 +8,7 @@ import yaml
 
 from infra.commands.deciding import deciding
 from infra.commands.options import CellName, ExpectHead, Json, kept_heads
-from infra.commands.output import print_json, remark, say
+from infra.commands.output import print_json, print_line, remark
 from infra.commands.what_if import check_ledger
 from infra.errors import CommandError
 from infra.simulation.auction.price_forecast import forecast_from_ledger, own_forecasts
@@ -50,7 +50,7 @@ def forecast(
     if json:
         print_json({"cell": name, "head": str(head), "zones": zones})
     else:
-        say(f"# from the ledger with head {name}={head}")
+        print_line(f"# from the ledger with head {name}={head}")
         for zone, (basis, expected_by_hour) in own.items():
-            say(f"# {zone} finds its prices itself, from {describe_basis(basis, expected_by_hour)}")
+            print_line(f"# {zone} finds its prices itself, from {describe_basis(basis, expected_by_hour)}")
         typer.echo(yaml.safe_dump(zones, sort_keys=False, default_flow_style=None, width=120), nl=False)

@@ -17,7 +17,7 @@ def print_json(value: Any) -> None:
     sys.stdout.flush()
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Print a line on standard output; text from other users is escaped by `plain`."""
     sys.stdout.write(f"{plain(line)}\n")
     sys.stdout.flush()
@@ -28,7 +28,7 @@ def show(json: bool, fields: dict[str, Any], line: str) -> None:
     if json:
         print_json(fields)
     else:
-        say(line)
+        print_line(line)
 
 
 def console() -> Console:

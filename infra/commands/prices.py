@@ -7,7 +7,7 @@ import typer
 
 from infra.commands.deciding import deciding
 from infra.commands.options import DEFAULT_PREFIX, BootstrapServers, Json, TopicPrefix, bounded, target_of
-from infra.commands.output import print_json, say
+from infra.commands.output import print_json, print_line
 from infra.errors import CommandError
 from infra.views.auction.price_map import price_map
 from streams.cell.cell import Cell
@@ -54,7 +54,7 @@ def prices(
         print_json({**fields, "first_slot": market.first_slot, "price_micros": rows})
         return
     for line in price_map(market.first_slot, rows):
-        say(line)
+        print_line(line)
 
 
 def _auction(cell: Cell, name: str) -> AuctionZone:

@@ -19,7 +19,7 @@ from infra.commands.options import (
     bounded,
     target_of,
 )
-from infra.commands.output import print_json, remark, say
+from infra.commands.output import print_json, print_line, remark
 from infra.errors import CommandError
 from infra.views.sentences import sentence
 from schemas.cells import MAX_RANK, ThroughputRow
@@ -206,11 +206,11 @@ def _show(
         points = [point.model_dump(mode="json") for point in found.points]
         print_json({"key": key.model_dump(mode="json"), "points": points, "end": found.end, **rows})
         return
-    say(f"# {key.base_model} on {found.points[0].gpu_type}, {key.precision}: {_END[found.end]}")
+    print_line(f"# {key.base_model} on {found.points[0].gpu_type}, {key.precision}: {_END[found.end]}")
     for name, each in rows.items():
-        say(f"{name}:")
+        print_line(f"{name}:")
         for row in each:
-            say(f"  - {{{', '.join(f'{field}: {value}' for field, value in row.items())}}}")
+            print_line(f"  - {{{', '.join(f'{field}: {value}' for field, value in row.items())}}}")
 
 
 def _checked(record: type[Model], /, **fields: Any) -> Model:

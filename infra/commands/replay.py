@@ -18,7 +18,7 @@ from infra.commands.options import (
     kept_heads,
     target_of,
 )
-from infra.commands.output import print_json, remark, say
+from infra.commands.output import print_json, print_line, remark
 from infra.errors import CommandError, disk_faults
 from streams.replay.export import export
 from streams.replay.files import DECISIONS_FILE, LEDGER_FILE, verify_files
@@ -116,13 +116,13 @@ def _show(verdict: Verdict, json: bool) -> None:
     if json:
         print_json({"ok": verdict.ok, **asdict(verdict)})
         return
-    say(verdict_line(verdict))
+    print_line(verdict_line(verdict))
     for stretch in verdict.stretches:
         if len({each.rules for each in verdict.stretches if each.cell == stretch.cell}) > 1:
             state = "verified" if stretch.unverified is None else "not verified"
             rules = "before any rules" if stretch.rules is None else f"rules {stretch.rules}"
             place = f"{stretch.cell} {stretch.first_offset} to {stretch.last_offset}"
-            say(f"stretch {place}: {rules}, {state}")
+            print_line(f"stretch {place}: {rules}, {state}")
     if not verdict.has_faults:
         for head in head_lines(verdict.heads):
-            say(f"head {head}")
+            print_line(f"head {head}")

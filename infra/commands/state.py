@@ -9,7 +9,7 @@ import typer
 
 from infra.commands.deciding import deciding
 from infra.commands.options import DEFAULT_PREFIX, BootstrapServers, Json, TopicPrefix, target_of
-from infra.commands.output import print_json, say
+from infra.commands.output import print_json, print_line
 from infra.errors import CommandError
 from infra.views.state import state_lines
 from streams.replay.present import cell_of_file, cell_on_kafka
@@ -48,7 +48,7 @@ def state(
         print_json(shown)
     else:
         for line in state_lines(shown):
-            say(line)
+            print_line(line)
 
 
 def chosen(described: dict[str, Any], zone: str | None, job: str | None) -> dict[str, Any]:

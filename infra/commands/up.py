@@ -68,20 +68,20 @@ def up(
             check_settings(described, folders, executors)
             settings = _broker_settings(folders, secure)
             if fault := keeping_fault():
-                progress.say(f"kernels are compiled at each start, since they cannot be kept in {fault}")
+                progress.show(f"kernels are compiled at each start, since they cannot be kept in {fault}")
             if fresh:
                 _clear(folders, settings)
             progress.awaits("the Kafka broker")
             # It imports its modules while the broker starts.
             forking = fork_server(folders.logs) if executors else nullcontext()
             with forking as server, watched_broker(settings) as broker:
-                progress.say(f"broker answers at {broker.bootstrap_servers}")
+                progress.show(f"broker answers at {broker.bootstrap_servers}")
                 connections = principals(broker, topic_prefix)
                 if connections["operators"].kafka_security_protocol != "PLAINTEXT":
                     _keep_to_owner(folders)
                 credentials = None if broker.credentials is None else broker.credentials.folder
                 if credentials is not None:
-                    progress.say(
+                    progress.show(
                         f"broker is secured: a principal for each role, their passwords in {credentials}"
                     )
                 layout = DeploymentSpec(
@@ -104,20 +104,20 @@ def _run(
 ) -> None:
     """Run services, and restart those that die, until an interrupt."""
     folders = layout.folders
-    deployment = Deployment(layout, progress.say, server, progress.awaits)
+    deployment = Deployment(layout, progress.show, server, progress.awaits)
     log = Target(layout.connection("auditor"), layout.target.prefix)
     with deployment.running(), closing(NodesAwaited(log, set(deployment.executors))) as nodes:
         try:
-            progress.say(f"datasets go to {folders.datasets}, logs are in {folders.logs}")
-            progress.say("up: Ctrl-C stops")
+            progress.show(f"datasets go to {folders.datasets}, logs are in {folders.logs}")
+            progress.show("up: Ctrl-C stops")
             while True:
                 if broker.keep_running():
-                    progress.say(
+                    progress.show(
                         f"broker died and is started again; it answers at {broker.bootstrap_servers}"
                     )
                 deployment.keep_running()
                 for line in nodes.news():
-                    progress.say(line)
+                    progress.show(line)
                 progress.awaits(nodes.awaited)
                 time.sleep(_SUPERVISE_S)
         finally:

@@ -23,7 +23,7 @@ from infra.commands.options import (
     bounded,
     target_of,
 )
-from infra.commands.output import console, print_json, say
+from infra.commands.output import console, print_json, print_line
 from infra.errors import CommandError
 from infra.figures.board import Board, Boards
 from infra.log.reader import BoardFollower
@@ -99,7 +99,7 @@ def _show_live(follower: BoardFollower, cell: str | None, jobs: int) -> None:
     screen = console()
     if not screen.is_terminal:
         for line in lines(_endless(follower), follower.boards, cell):
-            say(line)
+            print_line(line)
     _catch_up(follower)
     with Live(console=screen, refresh_per_second=4) as live:
         while True:

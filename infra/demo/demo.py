@@ -139,7 +139,7 @@ def run_demo(cells: Path, request: DemoRequest, progress: Progress, started_s: f
             default_model(folders, server) as await_model,
             watched_broker(settings, ephemeral=True) as broker,
         ):
-            progress.say(
+            progress.show(
                 f"broker answers at {broker.bootstrap_servers}{', secured' if request.secure else ''}"
             )
             connections = principals(broker, _PREFIX)
@@ -182,7 +182,7 @@ def _own_broker(
 ) -> BrokerSettings:
     """Return the settings of the demo's broker, from those of the environment."""
     if settings.bootstrap_servers is not None:
-        progress.say("MILLRACE_BOOTSTRAP_SERVERS is not used: the demo runs a broker of its own")
+        progress.show("MILLRACE_BOOTSTRAP_SERVERS is not used: the demo runs a broker of its own")
     return settings.model_copy(
         update={
             "bootstrap_servers": None,
@@ -234,7 +234,7 @@ def _verify(auditor: KafkaConnection, progress: Progress) -> Verdict:
     progress.awaits("the replay of the log")
     verdict = verify_kafka(auditor, _PREFIX)
     found = "every decision follows from it" if verdict.ok else "NOT VERIFIED"
-    progress.say(f"*** the log is replayed: {found}, {verdict.events} events, {verdict.decisions} decisions")
+    progress.show(f"*** the log is replayed: {found}, {verdict.events} events, {verdict.decisions} decisions")
     progress.awaits()
     return verdict
 
@@ -252,10 +252,10 @@ def _cut_data(folders: Folders, progress: Progress) -> tuple[tuple[Dataset, ...]
     write_tasks(folders.datasets)
     write_texts(folders.datasets)
     cutting_s = time.monotonic() - start_s
-    progress.say(f"the data is cut from Python's standard library, in {cutting_s:.1f} s")
+    progress.show(f"the data is cut from Python's standard library, in {cutting_s:.1f} s")
     pace = pace_of(cutting_s)
     if pace >= _REPORTED_PACE:
-        progress.say(
+        progress.show(
             f"this machine is slow or busy: the demo's slots and time limits are {pace:.1f} times as long"
         )
     return datasets, pace

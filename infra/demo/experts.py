@@ -111,14 +111,14 @@ class ExpertsScene:
     def play(self) -> Iterator[str]:
         stage, zone = self.stage, self.stage.zone("experts").id
         yield from stage.online("experts")
-        stage.progress.say(
+        stage.progress.show(
             f"*** {_TRAINED} is submitted: {MODEL} is given experts, and trains on {_RANKS} ranks"
         )
         stage.submit(zone, _TRAINED, training_workload(), ExpertsTerms())
         yield from self._until_done(_TRAINED)
         folders = stage.deployment.layout.folders
         shutil.copytree(folders.adapters / stage.cell.cell / "demo" / _TRAINED, folders.models / _TRAINED)
-        stage.progress.say(
+        stage.progress.show(
             f"*** {_SERVED} is submitted: it serves {_TRAINED}, programs first and then tables"
         )
         stage.submit(zone, _SERVED, serving_workload(_TRAINED), ExpertsTerms())

@@ -76,12 +76,12 @@ class LoanScene:
         return "an idle inference server was lent to a training job, which used both, and was back in time"
 
     def play(self) -> Iterator[str]:
-        say = self.stage.progress.say
+        show = self.stage.progress.show
         yield from self.stage.online("elastic", "inference")
-        say(f"*** {_JOB} is submitted: it can use one server or two, and there is one")
+        show(f"*** {_JOB} is submitted: it can use one server or two, and there is one")
         self._submit()
         yield from self._until(lambda: bool(self._members), f"{_JOB} to train")
-        say("*** the inference load falls")
+        show("*** the inference load falls")
         self._load = _QUIET
         yield from self._until(lambda: self._lent in self._members, f"{_JOB} to spread to a lent server")
         self.has_spread = True
@@ -89,7 +89,7 @@ class LoanScene:
         yield from self._until(
             lambda: self.completed is not None or self._samples >= enough, "both servers to train"
         )
-        say("*** the inference load rises")
+        show("*** the inference load rises")
         self._load = _BUSY
         yield from self._until(lambda: self.reclaim is not None, "the lent server to be back")
         yield from self._until(lambda: self.completed is not None, f"{_JOB} to be done")

@@ -130,7 +130,7 @@ class MarketScene:
         quotes = draw_quotes(self.stage.cell, self.seed)
         for quote in quotes:
             self.stage.send(quote, "vendors")
-        self.stage.progress.say("*** a bid of next to nothing: what would have won?")
+        self.stage.progress.show("*** a bid of next to nothing: what would have won?")
         self._bid(_BARGAIN, self._rows()[0], 1, self._zone.horizon_slots, _BARGAIN_MICROS)
         while not self._over({_BARGAIN}):
             yield "the first decision"
@@ -195,7 +195,7 @@ class MarketScene:
     def _measure(self) -> Iterator[str]:
         """Train a first job on each type of node, and configure the zone with the measured speeds."""
         stage = self.stage
-        stage.progress.say("*** two first jobs, which also show how fast this machine is")
+        stage.progress.show("*** two first jobs, which also show how fast this machine is")
         for row in self._rows():
             node = next(node.id for node in self._zone.nodes if node.gpu_type == row.gpu_type)
             self._first[f"first-{row.gpu_type.lower()}"] = node
@@ -210,7 +210,7 @@ class MarketScene:
             speeds[type_of[node]] = run.sustained_samples_per_s(stage.cell.slot_s)
         self._zone = zone_at(self._zone, speeds)
         text = ", ".join(f"{speed:.0f} samples/s on {gpu_type}" for gpu_type, speed in speeds.items())
-        stage.progress.say(f"*** zone {self._zone.id} plans with what this machine can keep: {text}")
+        stage.progress.show(f"*** zone {self._zone.id} plans with what this machine can keep: {text}")
         stage.send(ZoneConfigured(cell=stage.cell.cell, zone=self._zone), "operators")
         while not self._accepted:
             yield "the zone's new speeds"
@@ -219,7 +219,7 @@ class MarketScene:
         """Submit each bid at its time and kill an executor meanwhile, until every job is over, those of the
         killed node too."""
         bids, slot_s = counted(len(waiting), "bid"), self.stage.cell.slot_s
-        self.stage.progress.say(
+        self.stage.progress.show(
             f"*** {bids} and a longer job, which a crash will meet; plans are made in slots of {slot_s:g} s"
         )
         row, *elsewhere = self._rows()
@@ -250,7 +250,7 @@ class MarketScene:
         (node, *_) = sorted(job.nodes)
         pid = self.stage.deployment.executors[self.stage.cell.cell, node].pid
         if pid is not None:
-            self.stage.progress.say(f"*** the executor of {node} is killed while it trains {_LONG}")
+            self.stage.progress.show(f"*** the executor of {node} is killed while it trains {_LONG}")
             os.kill(pid, signal.SIGKILL)
             self.killed_node = node
             self._endangered = {
@@ -267,13 +267,13 @@ class MarketScene:
                 self._finished[job_id] = run.samples_done, time_s_of(record.time) or time.time()
             case NodeOnline(node=node) if node == self.killed_node and not self._is_back:
                 self._is_back = True
-                self.stage.progress.say(f"*** the executor of {node} is back")
+                self.stage.progress.show(f"*** the executor of {node} is back")
             # In the order of the ledger, this run started after the kill.
             case RunStarted(node=node) as run if (
                 self._is_back and node == self.killed_node and not self.recovered
             ):
                 self.recovered = True
-                self.stage.progress.say(f"*** the executor of {node} trains {run.job_id}")
+                self.stage.progress.show(f"*** the executor of {node} trains {run.job_id}")
 
     def _note_decision(self, record: Decision) -> None:
         match record.outcome:

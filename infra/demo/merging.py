@@ -108,7 +108,7 @@ class MergingScene:
     def play(self) -> Iterator[str]:
         stage = self.stage
         yield from stage.online("merging")
-        stage.progress.say(
+        stage.progress.show(
             f"*** {len(_WORKLOADS)} tuning jobs are submitted; {_ALONE} does not share, and the adapter of "
             f"{_STRANGER} is of another rank"
         )

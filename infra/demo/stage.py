@@ -219,7 +219,7 @@ class Stage:
             return  # states of zones are decided too often to be shown
         line = happening(record, message=self.board.messages.of(record))
         if line is not None:
-            self.progress.say(line)
+            self.progress.show(line)
 
 
 def _is_progress(record: Record) -> bool:
@@ -243,7 +243,7 @@ def running_stage(
         CommandError: a service does not start.
         BrokerError: a topic is missing or has other settings.
     """
-    deployment = Deployment(layout, progress.say, server, progress.awaits)
+    deployment = Deployment(layout, progress.show, server, progress.awaits)
     with ExitStack() as stack:
         publishers = {
             role: stack.enter_context(EventPublisher(targets[role], "millrace/demo")) for role in _PUBLISHERS

@@ -120,14 +120,14 @@ def configure_cells(
     cells_file: CellsFile,
     now_s: float,
     timeout_s: float,
-    check_alive: Callable[[], None],
+    check_running: Callable[[], None],
 ) -> list[LedgerCell]:
     """Publish the configuration of each cell of a file that has none yet, and return when all are accepted.
 
     A cell may accept another configuration first, from an earlier start that ended before the acceptance.
     Then that one holds.
 
-    `check_alive` is called repeatedly during the wait for a worker; its errors end the wait.
+    `check_running` is called repeatedly during the wait for a worker; its errors end the wait.
 
     Raises:
         CommandError: a configuration is rejected, or not accepted in time.
@@ -135,7 +135,7 @@ def configure_cells(
     cells = [cells_file.cell(name, now_s) for name in cells_file.names]
     held = ledger_configurations(target, {cell.cell for cell in cells})
     new = [cell for cell in cells if cell.cell not in held]
-    overtaken = _publish(target, new, timeout_s, check_alive) if new else set()
+    overtaken = _publish(target, new, timeout_s, check_running) if new else set()
     if overtaken:
         held |= ledger_configurations(target, overtaken)
     configured = []
@@ -149,7 +149,7 @@ def configure_cells(
 
 
 def _publish(
-    target: Target, cells: list[CellConfigured], timeout_s: float, check_alive: Callable[[], None]
+    target: Target, cells: list[CellConfigured], timeout_s: float, check_running: Callable[[], None]
 ) -> set[str]:
     """Send configurations and wait until each cell has one.
 
@@ -160,7 +160,7 @@ def _publish(
     with Answers(target, CELLS) as answers:
         with EventPublisher(target, _SOURCE) as publisher:
             waiting = {publisher.publish(cell).id: cell for cell in cells}
-        for event_id, answer in answers.to(dict(waiting), timeout_s, check_alive):
+        for event_id, answer in answers.to(dict(waiting), timeout_s, check_running):
             cell = waiting.pop(event_id).cell
             if isinstance(answer, Refusal):
                 raise CommandError(f"cell {cell} is refused: {answer.reason}")

@@ -118,7 +118,7 @@ class Deployment:
     """The services of a layout, on a running broker. `running` starts and stops them."""
 
     layout: DeploymentSpec
-    say: Callable[[str], None]
+    report: Callable[[str], None]
     """Prints a line about the progress."""
     fork_server: Forks | None = None
     """Server that executors are forked from; None starts one."""
@@ -173,7 +173,7 @@ class Deployment:
             stack.callback(self.worker.stop)
             self.awaits("the worker")
             self.worker.start()
-            self.say("worker starts")
+            self.report("worker starts")
             # It waits for the cells by itself, and imports its modules while the worker does.
             self.clock = self._service(
                 "clock", "operators", ["infra.cli", "clock", str(layout.cells_file)], {}
@@ -202,7 +202,7 @@ class Deployment:
             if layout.run_executors:
                 self._present = present
                 self.start_executors(layout.first_zones)
-            stack.callback(self.say, "stopping")
+            stack.callback(self.report, "stopping")
             yield
 
     def keep_running(self) -> None:
@@ -213,10 +213,10 @@ class Deployment:
             CommandError: another service keeps failing, or all executors do.
         """
         if self.fork_server is not None and self.fork_server.deaths():
-            self.say("fork-server died and is started again, and so are the executors that died with it")
+            self.report("fork-server died and is started again, and so are the executors that died with it")
         for service in (self.worker, *self.solvers, self.clock, *self.lenders):
             if service.keep_running():
-                self.say(f"{service.name} died and is started again")
+                self.report(f"{service.name} died and is started again")
         self._stop_departed()
         if self.fork_server is not None and not self.fork_server.is_ready:
             return  # a start of an executor would wait for it
@@ -226,7 +226,7 @@ class Deployment:
                 continue
             try:
                 if executor.keep_running():
-                    self.say(f"{executor.name} died and is started again")
+                    self.report(f"{executor.name} died and is started again")
             except (CommandError, OSError) as error:
                 self._suspend(place, error)
 
@@ -240,26 +240,26 @@ class Deployment:
         if all(self._retry_s.get(other, 0.0) > now_s for other in self.executors if other != place):
             raise CommandError(str(error)) from None
         self._retry_s[place] = now_s + EXECUTOR_RETRY_S
-        self.say(f"{error}; the others go on, and it is tried again in {EXECUTOR_RETRY_S:.0f} s")
-        self.executors[place].forgive()
+        self.report(f"{error}; the others go on, and it is tried again in {EXECUTOR_RETRY_S:.0f} s")
+        self.executors[place].allow_restart()
 
     def _configure(self) -> None:
         layout = self.layout
         cells_file = CellsFile.read(layout.cells_file)
         configured = configure_cells(
-            layout.target, cells_file, time.time(), WORKER_READY_S, self.worker.check_alive
+            layout.target, cells_file, time.time(), WORKER_READY_S, self.worker.check_running
         )
         for cell in configured:
             name = cell.configuration.cell
             if cell.differs:
-                self.say(
+                self.report(
                     f"cell {name} goes on as it is: {layout.cells_file} differs from its first "
                     "configuration, and `millrace zone` and `millrace nodes` change a running cell"
                 )
             elif cell.is_new:
-                self.say(f"cell {name} is configured")
+                self.report(f"cell {name} is configured")
             else:
-                self.say(f"cell {name} goes on")
+                self.report(f"cell {name} goes on")
         self.cells = [cell.configuration for cell in configured]
 
     def _await_ticks(self, ledger: LogReader) -> None:
@@ -271,14 +271,14 @@ class Deployment:
             with suppress(ReadError):  # the broker restarts
                 ticks = events_in(ledger.poll(_POLL_S), ClockTicked)
                 waiting -= {tick.event.cell for tick in ticks}
-        self.say("clock runs")
+        self.report("clock runs")
 
     def _start_solver(self, stack: ExitStack) -> None:
         solver = self._service("solver", "solver", ["streams.solver"], {})
         self.solvers.append(solver)
         stack.callback(solver.stop)
         solver.start()
-        self.say("solver starts")
+        self.report("solver starts")
 
     def _start_lenders(self, present: Mapping[str, PresentCell], stack: ExitStack) -> None:
         for cell, now in present.items():
@@ -290,7 +290,7 @@ class Deployment:
                 self.lenders.append(lender)
                 stack.callback(lender.stop)
                 lender.start()
-                self.say(f"lender of zone {zone.id} in cell {cell} starts")
+                self.report(f"lender of zone {zone.id} in cell {cell} starts")
 
     def start_executors(self, zones: Collection[str] | None = None) -> None:
         """Start the executors of these zones' nodes that were not started before, by default of all."""
@@ -317,7 +317,7 @@ class Deployment:
             for cell, node in due:
                 if executor := self.executors.get((cell, node)):  # it may have left the cell since
                     executor.start()
-                    self.say(f"executor of {node} in cell {cell} starts")
+                    self.report(f"executor of {node} in cell {cell} starts")
 
     def _stop_departed(self) -> None:
         """Stop the executors of nodes that have left their cells: their reports would be rejected."""
@@ -330,7 +330,7 @@ class Deployment:
                         executor = self.executors.pop((decision.cell, decision.outcome.node), None)
                         if executor is not None:
                             executor.stop()
-                            self.say(f"{executor.name} is stopped: its node has left the cell")
+                            self.report(f"{executor.name} is stopped: its node has left the cell")
 
     def _stop_executors(self) -> None:
         if self.executors:

@@ -71,7 +71,7 @@ class Service:
         self._launch = launch
         self._process: ServiceProcess | None = None
         self._restarts = Restarts()
-        self._forgiven = False
+        self._restart_is_allowed = False
         self._log_start = 0
 
     @property
@@ -86,7 +86,7 @@ class Service:
 
     def start(self) -> None:
         self.rotate_log()
-        self._forgiven = False
+        self._restart_is_allowed = False
         self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
         self._process = self._launch(self.log_path)
 
@@ -101,7 +101,7 @@ class Service:
         if status is None:
             self.rotate_log()
             return False
-        if status == EXIT_UNFIT and not self._forgiven:
+        if status == EXIT_UNFIT and not self._restart_is_allowed:
             raise CommandError(f"{self.name} cannot run: {self.last_line()}")
         if status == EXIT_UNANSWERED:
             self.start()
@@ -126,12 +126,12 @@ class Service:
     def _older_log(self, number: int) -> Path:
         return self.log_path.with_name(f"{self.log_path.name}.{number}")
 
-    def forgive(self) -> None:
+    def allow_restart(self) -> None:
         """Reset the count of deaths, and let the next `keep_running` restart it regardless of its status."""
         self._restarts = Restarts()
-        self._forgiven = True
+        self._restart_is_allowed = True
 
-    def check_alive(self) -> None:
+    def check_running(self) -> None:
         """Check that the process runs.
 
         Raises:

@@ -30,7 +30,6 @@ class Solves:
     """Sum of the solvers' times, by their own clocks."""
 
     def count(self, answer: SolveFinished) -> None:
-        """Count an answer."""
         self.answers += 1
         self.without_solution += answer.solution is None or answer.solution.is_empty
         self.seconds += answer.solve_s

@@ -198,7 +198,6 @@ class Jobs:
                     job.nodes.discard(event.node)
 
     def fold_decision(self, time_s: float, decision: Decision) -> None:
-        """Fold a decision of a time."""
         match outcome := decision.outcome:
             case JobOutcome(is_of_another_job=True):
                 self.rejections[outcome.reason] += 1

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from infra.figures.nodes import Node
+from infra.figures.nodes import NodeState
 from schemas.base import Outcome
 from schemas.clock import ClockTicked
 from schemas.codec import Envelope
@@ -50,7 +50,6 @@ class CellLoans:
                 self._load_times_s[event.zone] = min(event.time_s, self._time_s)
 
     def fold_decision(self, outcome: Outcome) -> None:
-        """Fold a decision."""
         match outcome:
             case LoanChanged(status="returned"):
                 self.by_server.pop(outcome.server, None)
@@ -91,7 +90,7 @@ class Holding:
     """Servers among them that are on their way back."""
 
 
-def holdings(nodes: dict[str, Node], loans: CellLoans) -> list[Holding]:
+def holdings(nodes: dict[str, NodeState], loans: CellLoans) -> list[Holding]:
     """Return the number of servers that each zone uses of each owner, in the order of their names."""
     by_place: dict[tuple[str, str], Holding] = {}
     for node in nodes.values():

@@ -16,7 +16,7 @@ UNSEEN: Literal["unseen"] = "unseen"
 
 
 @dataclass
-class Node:
+class NodeState:
     """Present state of a node."""
 
     node: str
@@ -35,7 +35,7 @@ class Node:
 class Nodes:
     """Folds events and decisions, as the cell has accepted them. A decision is folded after its event."""
 
-    by_id: dict[str, Node] = field(default_factory=dict)
+    by_id: dict[str, NodeState] = field(default_factory=dict)
     losses: int = 0
     """Number of losses of nodes."""
     zones: dict[str, Zone] = field(default_factory=dict)
@@ -65,7 +65,6 @@ class Nodes:
                 seen.status = "up" if seen.status == UNSEEN else seen.status
 
     def fold_decision(self, decision: Decision) -> None:
-        """Fold a decision."""
         change, time_s = self._changes.get(decision.cause), decision.time_s
         if change is not None:
             while next(iter(self._changes)) != decision.cause:
@@ -103,11 +102,11 @@ class Nodes:
         return next((speed for since_s, speed in speeds if since_s <= time_s), None)
 
     def _join(self, zone: str, node: ConfiguredNode, time_s: float | None) -> None:
-        self.by_id[node.id] = Node(node.id, zone, zone, node.gpu_type, node.tariff)
+        self.by_id[node.id] = NodeState(node.id, zone, zone, node.gpu_type, node.tariff)
         self._count(1, time_s)
         self._note_speeds([self.by_id[node.id]], time_s)
 
-    def _change(self, node: Node, outcome: NodeMoved | NodeStatusChanged, time_s: float | None) -> None:
+    def _change(self, node: NodeState, outcome: NodeMoved | NodeStatusChanged, time_s: float | None) -> None:
         match outcome:
             case NodeStatusChanged():
                 node.status = outcome.status
@@ -131,7 +130,7 @@ class Nodes:
                 node.gpu_type, node.tariff = configured.gpu_type, configured.tariff
         self._note_speeds(self.by_id.values(), time_s)
 
-    def _note_speeds(self, nodes: Iterable[Node], time_s: float | None) -> None:
+    def _note_speeds(self, nodes: Iterable[NodeState], time_s: float | None) -> None:
         for node in nodes:
             types = self.zones[node.zone].gpu_types
             speed = next(gpu.samples_per_s for gpu in types if gpu.name == node.gpu_type)

@@ -229,11 +229,11 @@ class LocalKafka:
     def _wait_until_ready(self) -> None:
         try:
             admin = Administration(self._own_connection(), self._settings.broker_start_timeout_s)
-            admin.await_broker(self._check_alive, starting=True)
+            admin.await_broker(self._check_running, starting=True)
         except BrokerError as error:
             raise BrokerError(f"{error}; see {self.log_path}\n{self._log_tail()}") from error
 
-    def _check_alive(self) -> None:
+    def _check_running(self) -> None:
         if self._process and self._process.exit_status is not None:
             raise BrokerError(f"The local Kafka broker ended with status {self._process.exit_status}")
 

@@ -78,19 +78,19 @@ class Answers:
         self,
         events: Mapping[str, Event],
         timeout_s: float,
-        check_alive: Callable[[], None] = lambda: None,
+        check_running: Callable[[], None] = lambda: None,
     ) -> Iterator[tuple[str, Answer]]:
         """Yield the first answer to each event, with its id, until all are answered or `timeout_s` pass.
 
         Args:
             events: Events by id; `Awaited` defines their answers.
             timeout_s: Longest time to the first answer, and between two answers.
-            check_alive: Function that is called repeatedly; its errors end the wait.
+            check_running: Function that is called repeatedly; its errors end the wait.
         """
         awaited = Awaited(events)
         deadline_s = time.monotonic() + timeout_s
         while awaited.events and time.monotonic() < deadline_s:
-            check_alive()
+            check_running()
             for record in self._reader.poll(_POLL_S):
                 answer = self._answer(record)
                 if answer is None:

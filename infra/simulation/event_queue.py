@@ -42,7 +42,6 @@ class EventQueue:
         return any(rank == other for _, other, *_ in self._heap)
 
     def add(self, time_s: float, rank: EventRank, event: Event) -> None:
-        """Add an event."""
         self.add_all(rank, iter([(time_s, event)]))
 
     def add_all(self, rank: EventRank, moments: Moments) -> None:

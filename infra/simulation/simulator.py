@@ -126,12 +126,12 @@ class Simulation:
         return SimulatedRun(ledger, decisions)
 
     def pass_on(
-        self, take: Callable[[Step], None], on_progress: Callable[[float], None] = lambda _part: None
+        self, receive: Callable[[Step], None], on_progress: Callable[[float], None] = lambda _part: None
     ) -> None:
-        """Run to the end, and keep nothing: `take` gets each step."""
+        """Run to the end, and keep nothing: `receive` gets each step."""
         with _without_gc():
             for step in self.steps():
-                take(step)
+                receive(step)
                 on_progress(self.part_over(step.time_s))
 
     def part_over(self, time_s: float) -> float:

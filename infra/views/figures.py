@@ -6,7 +6,7 @@ from typing import Any
 from infra.figures.board import Board
 from infra.figures.distribution import Distribution
 from infra.figures.jobs import JobTimeline
-from infra.figures.nodes import Node
+from infra.figures.nodes import NodeState
 from infra.figures.summary import Summary
 from infra.figures.zone import ZoneFigures
 from infra.text import units
@@ -31,7 +31,7 @@ def job_cells(board: Board, job: JobTimeline) -> dict[str, str]:
     return dict(_view(figures).job_cells(figures, job))
 
 
-def node_cells(board: Board, node: Node) -> dict[str, str]:
+def node_cells(board: Board, node: NodeState) -> dict[str, str]:
     """Return the figures of a node by its zone, by the name of the column."""
     figures = board.zones.get(node.zone)
     return {} if figures is None else dict(_view(figures).node_cells(figures, node))

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from infra.figures.jobs import JobTimeline
-from infra.figures.nodes import Node
+from infra.figures.nodes import NodeState
 from infra.figures.zone import ZoneFigures
 from schemas.base import Event, Outcome, Record
 from schemas.installed import KINDS
@@ -31,7 +31,7 @@ class FiguresView(Generic[F, J]):
         """Return the cells of a job's row, by the name of the column."""
         return {}
 
-    def node_cells(self, figures: F, node: Node) -> Mapping[str, str]:  # noqa: ARG002
+    def node_cells(self, figures: F, node: NodeState) -> Mapping[str, str]:  # noqa: ARG002
         """Return the cells of a node's row, by the name of the column."""
         return {}
 

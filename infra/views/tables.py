@@ -9,7 +9,7 @@ from rich.text import Text
 from infra.figures.board import Board
 from infra.figures.jobs import JobTimeline
 from infra.figures.loans import holdings
-from infra.figures.nodes import UNSEEN, Node
+from infra.figures.nodes import UNSEEN, NodeState
 from infra.figures.summary import Summary
 from infra.text import counted, units, written
 from infra.views.figures import headline, job_cells, node_cells, summary_rows, zone_rows
@@ -111,7 +111,7 @@ def _node_table(board: Board) -> Table:
     return table
 
 
-def _status(node: Node) -> Text:
+def _status(node: NodeState) -> Text:
     if node.status == UNSEEN:
         return Text("not seen yet")
     return Text(node.status, "red" if node.status == "down" else "")

@@ -31,7 +31,7 @@ GPU_COUNTS = {1: 0.4, 2: 0.1, 4: 0.1, 8: 0.4}
 
 
 @dataclass(frozen=True)
-class TuningTask:
+class TuningDataset:
     """A dataset with its validation data, and the settings of jobs on it."""
 
     name: str
@@ -56,12 +56,12 @@ class TuningTask:
         )
 
 
-def draw_tasks(count: int, rng: random.Random) -> list[TuningTask]:
-    """Draw `count` tasks, the smallest dataset first; sizes are log-uniform."""
+def draw_datasets(count: int, rng: random.Random) -> list[TuningDataset]:
+    """Draw `count` datasets, the smallest first; sizes are log-uniform."""
     least, most = math.log(FEWEST_SAMPLES), math.log(MOST_SAMPLES)
     sizes = sorted(round(math.exp(rng.uniform(least, most))) for _ in range(count))
     return [
-        TuningTask(
+        TuningDataset(
             f"task-{number:02d}",
             samples,
             rng.choice(BATCH_SIZES),
@@ -71,11 +71,11 @@ def draw_tasks(count: int, rng: random.Random) -> list[TuningTask]:
     ]
 
 
-def tasks_by_size(tasks: Sequence[TuningTask], gpu_s: Sequence[float]) -> list[TuningTask]:
-    """Return a task for each job by the jobs' GPU times: longer jobs have larger datasets, and the datasets
+def datasets_by_size(datasets: Sequence[TuningDataset], gpu_s: Sequence[float]) -> list[TuningDataset]:
+    """Return a dataset for each job by the jobs' GPU times: longer jobs have larger datasets, and these
     have equal numbers of jobs, one more or less."""
     ranks = sorted(range(len(gpu_s)), key=lambda job: (gpu_s[job], job))
-    chosen = {job: tasks[rank * len(tasks) // len(gpu_s)] for rank, job in enumerate(ranks)}
+    chosen = {job: datasets[rank * len(datasets) // len(gpu_s)] for rank, job in enumerate(ranks)}
     return [chosen[job] for job in range(len(gpu_s))]
 
 
@@ -113,16 +113,16 @@ def draw(drawing: Drawing) -> list[TimedEvent[Event]]:
         drawing.trace, jobs, DEFAULT_SPAN_S if drawing.span_s is None else drawing.span_s, drawing.seed
     )
     check_time(drawing.cell.epoch_s + arrivals[-1].offset_s)
-    tasks = draw_tasks(options.datasets, random.Random(f"{drawing.seed}/tasks"))
+    datasets = draw_datasets(options.datasets, random.Random(f"{drawing.seed}/tasks"))
     rng = random.Random(f"{drawing.seed}/jobs")
     zones, weights = drawing.zones, [sum(zone.gpus_by_node.values()) for zone in drawing.zones]
     drawn: list[TimedEvent[Event]] = []
-    for number, (arrival, task) in enumerate(
-        zip(arrivals, tasks_by_size(tasks, [arrival.gpu_s for arrival in arrivals]), strict=True)
+    for number, (arrival, dataset) in enumerate(
+        zip(arrivals, datasets_by_size(datasets, [arrival.gpu_s for arrival in arrivals]), strict=True)
     ):
         (zone,) = rng.choices(zones, weights)
         (gpus,) = rng.choices(list(GPU_COUNTS), list(GPU_COUNTS.values()))
-        workload = task.workload(
+        workload = dataset.workload(
             zone.base_model,
             rng.choice(LEARNING_RATES),
             rng.random() < options.sharing_share,

@@ -40,7 +40,7 @@ BARRED_KEPT = 256
 """Most merges of kinds that are barred, because their runs have failed."""
 _BYTES_PER_OUTCOME = 1_152
 """Most bytes of the result of a merge: the names of data in the settings may have many escapes."""
-_BYTES_BESIDE = 4 * 1_024
+_OTHER_BYTES = 4 * 1_024
 """Most bytes of the rest of a zone's state: times of questions, errors of forecasts, and latest reports."""
 _IDS_PER_NODE = 4
 _BYTES_PER_NODE = 64
@@ -110,7 +110,7 @@ class MergingPolicy(PolicySettings):
         speeds = MAX_SPEEDS + MAX_CONFIGURATIONS * OWN_SPEEDS
         kept = _BYTES_PER_KIND * KINDS_KEPT + _BYTES_PER_SPEED * speeds
         learned = _BYTES_PER_TRANSFER * (TRANSFERS_KEPT + BARRED_KEPT) + _BYTES_PER_OUTCOME * MAX_OUTCOMES
-        return nodes + kept + learned + _BYTES_PER_ADAPTER * LIBRARY_KEPT + _BYTES_BESIDE
+        return nodes + kept + learned + _BYTES_PER_ADAPTER * LIBRARY_KEPT + _OTHER_BYTES
 
     def tick_interval_s(self, slot_s: float) -> float:  # noqa: ARG002
         """Return an interval that does not depend on slots."""

@@ -135,14 +135,14 @@ class Cluster:
             return None
         self._jobs.setdefault(job_id, {})[kind] = part
         placed: dict[str, int] = {}
-        wanted = workers * part.workers_per_worker
-        while wanted:
+        missing = workers * part.workers_per_worker
+        while missing:
             server = self._best_server(part, kind)
             # With less room left, the server is still the best fit until it is full.
-            count = min(wanted, server.free // gpus_per_worker)
+            count = min(missing, server.free // gpus_per_worker)
             self._put(server, job_id, kind, part, count)
             placed[server.server_id] = count
-            wanted -= count
+            missing -= count
         return placed
 
     def remove(self, job_id: str, kind: Kind | None = None) -> dict[str, int]:
@@ -151,7 +151,7 @@ class Cluster:
         for each, part in list(self._jobs.get(job_id, {}).items()):
             if kind in (None, each):
                 for server_id, count in list(part.workers.items()):
-                    self._take(self._servers[server_id], job_id, each, count)
+                    self._remove(self._servers[server_id], job_id, each, count)
                     removed[server_id] = removed.get(server_id, 0) + count
         return removed
 
@@ -169,11 +169,11 @@ class Cluster:
             ValueError: the job has fewer.
         """
         part = self._jobs.get(job_id, {}).get("flexible")
-        wanted = workers * (part.workers_per_worker if part else 1)
+        number = workers * (part.workers_per_worker if part else 1)
         have = sum(part.workers.values()) if part else 0
-        if part is None or not 0 <= wanted <= have:
-            raise ValueError(f"job {job_id} has {have} flexible workers: {wanted} cannot be removed")
-        return self._take_flexible(job_id, part, wanted)
+        if part is None or not 0 <= number <= have:
+            raise ValueError(f"job {job_id} has {have} flexible workers: {number} cannot be removed")
+        return self._remove_flexible(job_id, part, number)
 
     def drop_fractions(self, job_id: str) -> dict[str, int]:
         """Remove flexible workers that are too few for the work of one on a training server, and return the
@@ -181,7 +181,7 @@ class Cluster:
         part = self._jobs.get(job_id, {}).get("flexible")
         if part is None:
             return {}
-        return self._take_flexible(job_id, part, sum(part.workers.values()) % part.workers_per_worker)
+        return self._remove_flexible(job_id, part, sum(part.workers.values()) % part.workers_per_worker)
 
     def add_workers(
         self, job_id: str, kind: Kind, server_id: str, workers: int, gpus_per_worker: int
@@ -195,7 +195,7 @@ class Cluster:
 
     def remove_workers(self, job_id: str, kind: Kind, server_id: str, workers: int) -> None:
         """Remove so many real workers of a job from a server."""
-        self._take(self._servers[server_id], job_id, kind, workers)
+        self._remove(self._servers[server_id], job_id, kind, workers)
 
     def make_firm(self, job_id: str, server_id: str, workers: int) -> None:
         """Make so many real flexible workers of a job on a server part of its base demand, which is in that
@@ -204,7 +204,7 @@ class Cluster:
         flexible = parts["flexible"]
         if "base" not in parts:
             parts["base"] = Part(flexible.pool, flexible.workers_per_worker, flexible.gpus_per_worker)
-        self._take(server, job_id, "flexible", workers)
+        self._remove(server, job_id, "flexible", workers)
         self._put(server, job_id, "base", parts["base"], workers)
 
     def begin_trial(self) -> None:
@@ -272,7 +272,6 @@ class Cluster:
         return {kind: dict(part.workers) for kind, part in self._jobs.get(job_id, {}).items()}
 
     def normalised_workers(self, job_id: str, kind: Kind) -> int:
-        """Return a job's workers of a kind, normalised."""
         part = self._jobs.get(job_id, {}).get(kind)
         return sum(part.workers.values()) // part.workers_per_worker if part else 0
 
@@ -351,16 +350,16 @@ class Cluster:
             return "empty"
         return "flexible" if server.firm_gpus == 0 and self._keeps_apart(server.pool) else "firm"
 
-    def _take_flexible(self, job_id: str, part: Part, wanted: int) -> dict[str, int]:
+    def _remove_flexible(self, job_id: str, part: Part, number: int) -> dict[str, int]:
         """Remove so many real workers; see `shrink`."""
         removed: dict[str, int] = {}
         for server in sorted((self._servers[server_id] for server_id in part.workers), key=emptied_first):
-            count = min(wanted, part.workers[server.server_id])
+            count = min(number, part.workers[server.server_id])
             if count == 0:
                 break
-            self._take(server, job_id, "flexible", count)
+            self._remove(server, job_id, "flexible", count)
             removed[server.server_id] = count
-            wanted -= count
+            number -= count
         return removed
 
     def _put(self, server: Server, job_id: str, kind: Kind, part: Part, count: int) -> None:
@@ -372,7 +371,7 @@ class Cluster:
         part.workers[server.server_id] += count
         self._use(server, kind, count * part.gpus_per_worker)
 
-    def _take(self, server: Server, job_id: str, kind: Kind, count: int) -> None:
+    def _remove(self, server: Server, job_id: str, kind: Kind, count: int) -> None:
         if self._trial is not None:
             self._trial.keep(server, job_id, self._jobs[job_id])
         parts = self._jobs[job_id]

@@ -19,18 +19,16 @@ MOST_STEPS = 10_000_000
 
 
 class SearchState(NamedTuple):
-    """State of a search."""
-
-    taken: Bools
-    """Servers taken, (servers,)."""
+    chosen: Bools
+    """Servers chosen, (servers,)."""
     preempted: Bools
     """Jobs preempted, (jobs,)."""
     lost: Ints
-    """Workers on the servers taken, (jobs,)."""
+    """Workers on the servers chosen, (jobs,)."""
 
 
 class Effects(NamedTuple):
-    """Effects of taking each of the servers that are not taken yet."""
+    """Effects of taking each of the servers that are not chosen yet."""
 
     jobs: Ints
     """Jobs preempted, (servers,)."""
@@ -59,21 +57,21 @@ def fewest_preempted(lent: Lent, count: int) -> list[str]:
 
 @kernel
 def _search(hosting: Hosting, count: int, most_steps: int) -> Bools:
-    """Return whether each server is taken, (servers,)."""
+    """Return whether each server is chosen, (servers,)."""
     by_cost = _begin(hosting, count)
     _pick_by_cost(hosting, by_cost, count, most_steps)
     first = _refined(hosting, by_cost, count, most_steps)
     by_yield = _begin(hosting, count)
     _pick_by_yield(hosting, by_yield, count, most_steps)
     second = _refined(hosting, by_yield, count, most_steps)
-    return second.taken if _is_better(hosting, second, first) else first.taken
+    return second.chosen if _is_better(hosting, second, first) else first.chosen
 
 
 @kernel
 def _begin(hosting: Hosting, count: int) -> SearchState:
     """Take servers whose loss costs only flexible workers, up to `count`."""
-    nobody = np.zeros(hosting.spare.size, np.bool_)
-    return _filled(hosting, nobody, _by_use(hosting, nobody), count)
+    none_preempted = np.zeros(hosting.spare.size, np.bool_)
+    return _filled(hosting, none_preempted, _by_use(hosting, none_preempted), count)
 
 
 @kernel
@@ -82,7 +80,7 @@ def _pick_by_cost(hosting: Hosting, state: SearchState, count: int, most_steps: 
     (section 3.4; erratum L1). Return the steps used."""
     effects = _no_effects(hosting)
     damage = effects.damage_gpus
-    left, steps = count - state.taken.sum(), 0
+    left, steps = count - state.chosen.sum(), 0
     while left > 0:
         steps = _update(hosting, state, left, effects, steps, most_steps)
         if steps > most_steps:
@@ -91,7 +89,7 @@ def _pick_by_cost(hosting: Hosting, state: SearchState, count: int, most_steps: 
         costs = _costs(hosting, effects.blocks)
         best = -1
         for server in range(costs.size):
-            if state.taken[server]:
+            if state.chosen[server]:
                 continue
             if best < 0:
                 best = server
@@ -108,7 +106,7 @@ def _pick_by_yield(hosting: Hosting, state: SearchState, count: int, most_steps:
     there are enough. Return the steps used."""
     effects = _no_effects(hosting)
     jobs, freed, damage = effects.jobs, effects.freed, effects.damage_gpus
-    left, steps = count - state.taken.sum(), 0
+    left, steps = count - state.chosen.sum(), 0
     while left > 0:
         steps = _update(hosting, state, left, effects, steps, most_steps)
         if steps > most_steps:
@@ -116,7 +114,7 @@ def _pick_by_yield(hosting: Hosting, state: SearchState, count: int, most_steps:
             break
         best = -1
         for server in range(jobs.size):
-            if state.taken[server]:
+            if state.chosen[server]:
                 continue
             if best < 0:
                 best = server
@@ -135,7 +133,7 @@ def _pick_the_rest(hosting: Hosting, state: SearchState, blocks: Bools, left: in
     for server in np.argsort(_costs(hosting, blocks), kind="mergesort"):
         if left == 0:
             break
-        if state.taken[server]:
+        if state.chosen[server]:
             continue
         fresh = np.full(starts[server + 1] - starts[server], -1, np.int64)
         for index in range(starts[server], starts[server + 1]):
@@ -145,11 +143,11 @@ def _pick_the_rest(hosting: Hosting, state: SearchState, blocks: Bools, left: in
             if lacks and not state.preempted[job]:
                 state.preempted[job] = True
                 fresh[index - starts[server]] = job
-        left -= _take_free(hosting, state, np.array([server]), 1)
+        left -= _choose_free(hosting, state, np.array([server]), 1)
         for job in fresh:
             if job >= 0:
                 others = hosting.place_server[job_starts[job] : job_starts[job + 1]]
-                left -= _take_free(hosting, state, others, left)
+                left -= _choose_free(hosting, state, others, left)
 
 
 @kernel
@@ -157,7 +155,7 @@ def _refined(hosting: Hosting, found: SearchState, count: int, most_steps: int) 
     """Return `count` servers that preempt only jobs already found, and spare those that need not be
     preempted.
 
-    Of free servers, those that vacate the most GPUs of preempted jobs are taken. The servers found stay if
+    Of free servers, those that vacate the most GPUs of preempted jobs are chosen. The servers found stay if
     this search finds fewer: which servers an elastic job can lose depends on those it has lost before.
     """
     needed = found.preempted.copy()
@@ -168,17 +166,17 @@ def _refined(hosting: Hosting, found: SearchState, count: int, most_steps: int) 
         if steps > most_steps:
             break
         needed[job] = False
-        if _filled(hosting, needed, use, count).taken.sum() < count:
+        if _filled(hosting, needed, use, count).chosen.sum() < count:
             needed[job] = True
     vacated = np.zeros(use.size, np.int64)
     for place in range(hosting.place_job.size):
         if needed[hosting.place_job[place]]:
             vacated[hosting.place_server[place]] += hosting.place_gpus[place]
     tight = _filled(hosting, needed, use[np.argsort(-vacated[use], kind="mergesort")], count)
-    if tight.taken.sum() == count:
+    if tight.chosen.sum() == count:
         return tight
     loose = _filled(hosting, needed, use, count)
-    return loose if loose.taken.sum() == count else found
+    return loose if loose.chosen.sum() == count else found
 
 
 @kernel
@@ -190,10 +188,10 @@ def _is_better(hosting: Hosting, one: SearchState, other: SearchState) -> bool:
 
 @kernel
 def _damage_gpus(hosting: Hosting, state: SearchState) -> int:
-    """Return the GPUs vacated on servers that are not taken."""
+    """Return the GPUs vacated on servers that are not chosen."""
     total = hosting.elsewhere_gpus[state.preempted].sum()
     for place in range(hosting.place_job.size):
-        if state.preempted[hosting.place_job[place]] and not state.taken[hosting.place_server[place]]:
+        if state.preempted[hosting.place_job[place]] and not state.chosen[hosting.place_server[place]]:
             total += hosting.place_gpus[place]
     return int(total)
 
@@ -202,7 +200,7 @@ def _damage_gpus(hosting: Hosting, state: SearchState) -> int:
 def _filled(hosting: Hosting, preempted: Bools, order: Ints, count: int) -> SearchState:
     """Take servers that are free when these jobs are preempted, in an order, up to `count`."""
     state = SearchState(np.zeros(order.size, np.bool_), preempted.copy(), np.zeros(preempted.size, np.int64))
-    _take_free(hosting, state, order, count)
+    _choose_free(hosting, state, order, count)
     return state
 
 
@@ -213,13 +211,13 @@ def _preempt(hosting: Hosting, state: SearchState, blocks: Bools, server: int, l
         place = hosting.server_places[index]
         if blocks[place]:
             state.preempted[hosting.place_job[place]] = True
-    _take_free(hosting, state, np.array([server]), 1)
-    return 1 + _take_free(hosting, state, np.arange(state.taken.size), left - 1)
+    _choose_free(hosting, state, np.array([server]), 1)
+    return 1 + _choose_free(hosting, state, np.arange(state.chosen.size), left - 1)
 
 
 @kernel
-def _take_free(hosting: Hosting, state: SearchState, order: Ints, count: int) -> int:
-    """Take servers that no job blocks, in an order, up to `count`; return the number taken."""
+def _choose_free(hosting: Hosting, state: SearchState, order: Ints, count: int) -> int:
+    """Take servers that no job blocks, in an order, up to `count`; return the number chosen."""
     starts, places, jobs, workers, spare = (
         hosting.server_starts,
         hosting.server_places,
@@ -227,12 +225,12 @@ def _take_free(hosting: Hosting, state: SearchState, order: Ints, count: int) ->
         hosting.place_workers,
         hosting.spare,
     )
-    taken, preempted, lost = state
+    chosen, preempted, lost = state
     number = 0
     for server in order:
         if number == count:
             break
-        if taken[server]:
+        if chosen[server]:
             continue
         is_free = True
         for index in range(starts[server], starts[server + 1]):
@@ -241,7 +239,7 @@ def _take_free(hosting: Hosting, state: SearchState, order: Ints, count: int) ->
                 is_free = False
                 break
         if is_free:
-            taken[server] = True
+            chosen[server] = True
             number += 1
             for index in range(starts[server], starts[server + 1]):
                 lost[jobs[places[index]]] += workers[places[index]]
@@ -285,7 +283,7 @@ def _no_effects(hosting: Hosting) -> Effects:
 def _update(
     hosting: Hosting, state: SearchState, left: int, effects: Effects, steps: int, most_steps: int
 ) -> int:
-    """Count the effects that have changed, while `left` servers are still to be taken.
+    """Count the effects that have changed, while `left` servers are still to be chosen.
 
     Returns:
         The steps so far; more than `most_steps` if they have run out and not all effects are counted.
@@ -295,13 +293,13 @@ def _update(
     steps += forgotten
     starts, places, job_starts = hosting.server_starts, hosting.server_places, hosting.job_starts
     job_of, server_of, gpus_of = hosting.place_job, hosting.place_server, hosting.place_gpus
-    taken, blocks = state.taken, effects.blocks
-    touched = np.zeros(taken.size, np.int64)
-    gone = np.zeros(taken.size, np.int64)
-    vacated = np.zeros(taken.size, np.int64)
-    for server in range(taken.size):
+    chosen, blocks = state.chosen, effects.blocks
+    touched = np.zeros(chosen.size, np.int64)
+    gone = np.zeros(chosen.size, np.int64)
+    vacated = np.zeros(chosen.size, np.int64)
+    for server in range(chosen.size):
         # If more servers become free than are requested, the excess is damage. It changes with each pick.
-        if taken[server] or (effects.is_known[server] and effects.freed[server] <= left):
+        if chosen[server] or (effects.is_known[server] and effects.freed[server] <= left):
             continue
         jobs, reached, damage_gpus = 0, 0, 0
         for index in range(starts[server], starts[server + 1]):
@@ -315,7 +313,7 @@ def _update(
                 return steps
             for place in range(job_starts[job], job_starts[job + 1]):
                 other = server_of[place]
-                if taken[other]:
+                if chosen[other]:
                     continue
                 if vacated[other] == 0:
                     touched[reached] = other
@@ -353,8 +351,8 @@ def _update_blocks(hosting: Hosting, state: SearchState, effects: Effects) -> tu
     """
     starts, places, job_starts = hosting.server_starts, hosting.server_places, hosting.job_starts
     job_of, server_of, workers = hosting.place_job, hosting.place_server, hosting.place_workers
-    blockers = np.zeros(state.taken.size, np.int64)
-    has_changed = np.zeros(state.taken.size, np.bool_)
+    blockers = np.zeros(state.chosen.size, np.int64)
+    has_changed = np.zeros(state.chosen.size, np.bool_)
     for place in range(job_of.size):
         job = job_of[place]
         blocks = not state.preempted[job] and workers[place] > hosting.spare[job] - state.lost[job]

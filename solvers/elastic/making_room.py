@@ -71,9 +71,9 @@ class MovableWorkers:
         """
         gains = self._gains(gpus_per_worker, pool)
         for factor, room in self._cluster.class_rooms(gpus_per_worker, pool).items():
-            wanted = workers * factor - room
-            if gains.get(factor, 0) >= wanted and workers * factor <= self._cluster.most_workers:
-                losers = self._clear(self._least_first(gpus_per_worker, pool, factor, wanted))
+            added = workers * factor - room
+            if gains.get(factor, 0) >= added and workers * factor <= self._cluster.most_workers:
+                losers = self._clear(self._least_first(gpus_per_worker, pool, factor, added))
                 for job_id in losers:
                     for server, count in self._cluster.drop_fractions(job_id).items():
                         self._lose(job_id, server, count)
@@ -97,7 +97,7 @@ class MovableWorkers:
         return gains
 
     def _least_first(
-        self, gpus_per_worker: int, pool: Pool, factor: int, wanted: int
+        self, gpus_per_worker: int, pool: Pool, factor: int, added: int
     ) -> list[tuple[str, int]]:
         """Return the servers to make room on, each with the GPUs to be free there."""
         alike: dict[int, list[list[str]]] = {}
@@ -108,12 +108,12 @@ class MovableWorkers:
         chosen: list[tuple[str, int]] = []
         for missing in sorted(alike):
             for server in merge(*alike[missing]):
-                if wanted <= 0:
+                if added <= 0:
                     return chosen
                 server_room = self._room_of[server]
-                count = min(server_room.gain(gpus_per_worker), wanted)
+                count = min(server_room.gain(gpus_per_worker), added)
                 chosen.append((server, (server_room.free // gpus_per_worker + count) * gpus_per_worker))
-                wanted -= count
+                added -= count
         return chosen
 
     def _clear(self, servers: Iterable[tuple[str, int]]) -> list[str]:

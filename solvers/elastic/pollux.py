@@ -76,10 +76,10 @@ class Pollux:
             capacity_gpus[flexible_pool_of(job)] -= flexible_workers * job.gpus_per_worker
         options, workers = self._options(menus, fair_gpus)
         capacity = np.array([capacity_gpus[pool] for pool in POOLS], np.int64)
-        taken = _best(options)
-        if not _fit(options, taken, capacity):
-            taken = self._search(menus, options, capacity, trial)
-        for menu, option in zip(menus, taken, strict=True):
+        chosen = _best(options)
+        if not _fit(options, chosen, capacity):
+            chosen = self._search(menus, options, capacity, trial)
+        for menu, option in zip(menus, chosen, strict=True):
             if workers[option] > 0:
                 if menu.job.workers == 0:
                     allocation.start(menu.job, POOLS[options.pools[option]])
@@ -239,8 +239,8 @@ def _best(options: Options) -> Ints:
     return places[np.searchsorted(places, firsts)]
 
 
-def _fit(options: Options, taken: Ints, capacity_gpus: Ints) -> bool:
+def _fit(options: Options, chosen: Ints, capacity_gpus: Ints) -> bool:
     """Return whether the options fit into the capacities of all pools."""
-    taken_gpus = np.zeros_like(capacity_gpus)
-    np.add.at(taken_gpus, options.pools[taken], options.gpus[taken])
-    return bool(np.all(taken_gpus <= capacity_gpus))
+    chosen_gpus = np.zeros_like(capacity_gpus)
+    np.add.at(chosen_gpus, options.pools[chosen], options.gpus[chosen])
+    return bool(np.all(chosen_gpus <= capacity_gpus))

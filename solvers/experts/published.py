@@ -55,7 +55,7 @@ class _Packing:
         self.most = cluster.most_per_device
         self.parts = np.full((cluster.devices, self.count), FREE, np.int64)
         self.held = [0] * cluster.devices
-        self.taken = [0] * cluster.devices
+        self.used_slots = [0] * cluster.devices
         self.own = [0] * self.count
         self.is_placed = [False] * self.count
         self.homeless = self.count
@@ -65,12 +65,12 @@ class _Packing:
         for _ in range(self.loads[expert] // self.device_load):
             if not self._has_slot_for(expert):
                 return
-            self._put(expert, self.taken.index(0), self.device_load)
+            self._put(expert, self.used_slots.index(0), self.device_load)
             self.own[expert] += 1
 
     def pack_fractions(self) -> None:
         fractions = [load % self.device_load for load in self.loads]
-        shared = [device for device, taken in enumerate(self.taken) if taken == 0]
+        shared = [device for device, used_slots in enumerate(self.used_slots) if used_slots == 0]
         for expert in sorted(range(self.count), key=lambda expert: -fractions[expert]):
             fraction = fractions[expert]
             if fraction == 0 or not self._has_slot_for(expert):
@@ -79,7 +79,8 @@ class _Packing:
                 (
                     device
                     for device in shared
-                    if self.held[device] + fraction <= self.device_load and self.taken[device] < self.most
+                    if self.held[device] + fraction <= self.device_load
+                    and self.used_slots[device] < self.most
                 ),
                 None,
             )
@@ -89,7 +90,7 @@ class _Packing:
                 self._put(expert, device, fraction)
 
     def spread_unknown(self, rng: random.Random) -> None:
-        empty = [device for device, taken in enumerate(self.taken) if taken == 0]
+        empty = [device for device, used_slots in enumerate(self.used_slots) if used_slots == 0]
         unknown = [expert for expert in range(self.count) if not self.is_placed[expert]]
         for place, expert in enumerate(unknown):
             if place < len(empty) * self.most:
@@ -102,7 +103,7 @@ class _Packing:
         return not self.is_placed[expert] or self.free_slots > self.homeless
 
     def _with_room(self) -> list[int]:
-        return [device for device, taken in enumerate(self.taken) if taken < self.most]
+        return [device for device, used_slots in enumerate(self.used_slots) if used_slots < self.most]
 
     def _put(self, expert: int, device: int, part: int) -> None:
         self.homeless -= not self.is_placed[expert]
@@ -110,7 +111,7 @@ class _Packing:
         self.free_slots -= 1
         self.parts[device, expert] = part
         self.held[device] += part
-        self.taken[device] += 1
+        self.used_slots[device] += 1
 
 
 def place_replicated(demand: ExpertDemand, cluster: DeviceGroup) -> ExpertPlacement:
@@ -146,12 +147,12 @@ def replicated_parts(loads: Ints, devices: int, slots: int) -> Ints:
     weights = loads[expert_of] / replicas[expert_of]
     parts = np.full((devices, count), -1, np.int64)
     held = np.zeros(devices)
-    taken = np.zeros(devices, np.int64)
+    used_slots = np.zeros(devices, np.int64)
     given = np.zeros(count, np.int64)
     for replica in np.argsort(-weights, kind="mergesort"):
         best = -1
         for device in range(devices):
-            if taken[device] < slots and (best < 0 or held[device] < held[best]):
+            if used_slots[device] < slots and (best < 0 or held[device] < held[best]):
                 best = device
         expert = expert_of[replica]
         # Equal parts of a whole number, the larger ones first.
@@ -161,7 +162,7 @@ def replicated_parts(loads: Ints, devices: int, slots: int) -> Ints:
         given[expert] += 1
         parts[best, expert] = max(parts[best, expert], 0) + part
         held[best] += weights[replica]
-        taken[best] += 1
+        used_slots[best] += 1
     return parts
 
 

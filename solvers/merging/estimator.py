@@ -57,7 +57,7 @@ _TO_FIND_OUT = 8
 _PRIOR_OUTCOMES = 4.0
 """Weight of the evidence of embeddings, in outcomes."""
 _RATIO_OF_EQUALS = 0.3
-_RATIO_OF_STRANGERS = 1.3
+_RATIO_OF_UNMEASURED = 1.3
 _fit = lru_cache(256)(fit_loss_curve)
 """Fit with a cache: a zone requests the same kinds repeatedly, and their profiles do not change."""
 _MOST_SCORE = 100.0
@@ -75,7 +75,7 @@ def ratio_by_similarity(score: float) -> float:
     """Return the part of its iterations that a job is assumed to need without evidence from merges: after a
     task equal to its own (a score of 0), up to one that has nothing in common with it (-1)."""
     distance = min(max(-score, 0.0), 1.0)
-    return _RATIO_OF_EQUALS + distance * (_RATIO_OF_STRANGERS - _RATIO_OF_EQUALS)
+    return _RATIO_OF_EQUALS + distance * (_RATIO_OF_UNMEASURED - _RATIO_OF_EQUALS)
 
 
 def estimate(problem: EstimateProblem, time_limit_s: float) -> EstimateSolution:

@@ -207,7 +207,7 @@ class _Plan:
         for index in order:
             column = self._columns[index]
             if column.gpus <= self._left and all(unit not in self._of_unit for unit in column.units):
-                self._take(index)
+                self._add(index)
         for index in by_rate:
             column = self._columns[index]
             instead = {self._of_unit[unit] for unit in column.units if unit in self._of_unit}
@@ -216,10 +216,10 @@ class _Plan:
             if index not in instead and column.gpus <= self._left + freed and column.saving > worth:
                 for other in instead:
                     self._drop(other)
-                self._take(index)
+                self._add(index)
         return self
 
-    def _take(self, index: int) -> None:
+    def _add(self, index: int) -> None:
         column = self._columns[index]
         self._left -= column.gpus
         self._of_unit.update(dict.fromkeys(column.units, index))

@@ -22,7 +22,7 @@ from streams.cell.layout import Layout
 from streams.cell.live_bytes import LiveBytes
 from streams.cell.nodes import NodePool
 from streams.cell.packing import pack, unpack
-from streams.cell.places import Place, note
+from streams.cell.places import FaultBoundary, note
 from streams.cell.recovery import Kept, fault_of, is_of_the_machine, on_a_fresh_stack, traced
 from streams.cell.rules import (
     RULES,
@@ -89,12 +89,11 @@ class Cell:
         and the only decision is `EventFaulted`.
 
         Raises:
-            ValueError: if the event's offset is not after the last one folded in. RulesError: if the rules
-            that are to decide it are missing, or were adopted from another state than
+            ValueError: the event's offset is not after the last one folded in. The cell is unchanged.
+            RulesError: the rules that are to decide it are missing, or were adopted from another state than
                 this one. The cell is unchanged.
             MemoryError, OSError, ImportError: a resource of this machine is missing. The cell must not be
-            used
-                again.
+                used again.
         """
         # 1. Check the event's place.
         if event.offset <= self.offset:
@@ -141,7 +140,7 @@ class Cell:
         try:
             body = Decision.body(id, self.name, cause, self.time_s, outcome)
         except Exception as error:
-            note(error, Place(None, "encode"))
+            note(error, FaultBoundary(None, "encode"))
             raise
         self.chain = next_link(self.chain, part, body)
         return Decision(id, self.name, cause, self.time_s, outcome, self.chain.hex(), encoded=body)

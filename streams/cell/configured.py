@@ -79,14 +79,12 @@ class ConfiguredCell:
     def first(
         cls, name: str, envelope: Envelope, configuration: CellConfigured, rules: Rules
     ) -> "ConfiguredCell":
-        """Return the cell of a first configuration."""
         cell = cls(name, NodePool(Layout(configuration)), rules)
         cell._recent.note(writer_of(configuration), envelope.id)
         return cell
 
     @classmethod
     def restore(cls, name: str, state: State, rules: Rules) -> "ConfiguredCell":
-        """Return the cell of a state."""
         owned = CellConfigured.model_validate_json(state["configuration"])
         nodes = NodePool(Layout(owned, state["lent"]))
         # Before there are zones, which ask at once which of their nodes are on loan.
@@ -220,12 +218,12 @@ class ConfiguredCell:
             return
         self.jobs.add(job)
         self._asked[event.zone].submitted(job)
-        self.jobs.remember(job)
+        self.jobs.keep_id(job)
 
     def _refusal_of_job(self, event: JobSubmitted, job: Job) -> tuple[RejectionReason, Facts] | None:
         """Return the reason that no zone is asked about a job; None if one is."""
         # First, since no other refusal may count as the end of a job that has this id.
-        if self.jobs.knows(event.job_id, event.user):
+        if self.jobs.has_id(event.job_id, event.user):
             return "duplicate_job", {}
         if (refusal := self._refusal(event)) is not None:
             return refusal
@@ -333,10 +331,10 @@ class ConfiguredCell:
 
     def _pass_on(self, event: Event) -> None:
         """Pass an event that a policy has registered to the zones under it."""
-        takers = self._zones.that_take(type(event))
-        for zone in takers:
+        zones = self._zones.accepting(type(event))
+        for zone in zones:
             zone.apply(event)
-        if not takers:
+        if not zones:
             self._ignore("event_not_supported", event_type=event.TYPE)
 
 

@@ -131,7 +131,7 @@ class JobRegister:
 
         Args:
             live_bytes: bytes of the cell's live jobs in a snapshot.
-            window: number of ids of ended jobs to remember, half of them of admitted ones.
+            window: number of ids of ended jobs to keep, half of them of admitted ones.
         """
         self.live: dict[str, Job] = {}
         """By id, in the order of their submission."""
@@ -140,10 +140,10 @@ class JobRegister:
         self._won = RecentIds(half, half)
         self._lost = RecentIds(half, -(-half // _WRITERS_AT_LEAST))
 
-    def knows(self, job_id: str, user: str) -> bool:
+    def has_id(self, job_id: str, user: str) -> bool:
         """Return whether the id is taken for this user: within the window, a job of any user was admitted
         under it or waits for its decision, or one of this user was rejected."""
-        return job_id in self.live or self._won.knows(_ANYBODY, job_id) or self._lost.knows(user, job_id)
+        return job_id in self.live or self._won.has(_ANYBODY, job_id) or self._lost.has(user, job_id)
 
     def no_room_for(self, job: Job) -> Refusal:
         """Return why the cell cannot keep one job more; None if it can."""
@@ -154,8 +154,8 @@ class JobRegister:
         self.live[job.job_id] = job
         self._live_bytes.add(job.state_bytes)
 
-    def remember(self, job: Job) -> None:
-        """Remember the id of a job after its submission: for its user if it was rejected at once, for all
+    def keep_id(self, job: Job) -> None:
+        """Keep the id of a job after its submission: for its user if it was rejected at once, for all
         users if it was admitted or waits."""
         if job.job_id in self.live:
             self._won.note(_ANYBODY, job.job_id)

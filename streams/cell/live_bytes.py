@@ -14,7 +14,7 @@ from schemas.kind import Terms, Workload
 Refusal = Facts | None
 """Facts of a refusal; None without one."""
 
-_BYTES_BESIDE_WORKLOAD_AND_TERMS = 448
+_BYTES_WITHOUT_WORKLOAD_AND_TERMS = 448
 """Packed size of a job in the register: ids of 128 characters, state and progress."""
 
 _FOR_LONGER_PLANS = 8
@@ -38,7 +38,7 @@ def documents_of(workload: Workload, terms: Terms) -> tuple[str, str]:
 
 def document_bytes(documents: tuple[str, str]) -> int:
     """Return the `job_bytes` of a job with these documents."""
-    return _BYTES_BESIDE_WORKLOAD_AND_TERMS + sum(len(document.encode()) for document in documents)
+    return _BYTES_WITHOUT_WORKLOAD_AND_TERMS + sum(len(document.encode()) for document in documents)
 
 
 class LiveBytes:

@@ -24,8 +24,8 @@ from streams.cell.shares import returns
 from streams.cell.states import Stateful
 from streams.cell.zones import Zones
 
-REMEMBERED_RECLAIMS = 64
-"""Number of reclaim ids of a zone that are remembered as used, besides those of open reclaims."""
+KEPT_RECLAIMS = 64
+"""Number of reclaim ids of a zone that are kept as used, besides those of open reclaims."""
 
 
 @dataclass(init=False, eq=False)
@@ -183,7 +183,7 @@ class Loans(Stateful):
                 notice_s=notice_s,
             )
         chosen = self._chosen(on_loan, lending, event.servers, event.due_s)
-        self._last_reclaims[owner] = [*last, id][-REMEMBERED_RECLAIMS:]
+        self._last_reclaims[owner] = [*last, id][-KEPT_RECLAIMS:]
         self._outcomes.add(
             ReclaimPlanned(owner=owner, reclaim_id=id, due_s=event.due_s, servers=tuple(chosen))
         )

@@ -69,7 +69,7 @@ def share_out(
     for one, loan in nodes.loans.items():
         if loan.owner == lender.id and loan.borrower in held and one not in nodes.leaving:
             held[loan.borrower] += 1
-    knows = {one.zone: {gpu.name for gpu in layout.zones[one.zone].gpu_types} for one in lending.borrowers}
+    types_of = {one.zone: {gpu.name for gpu in layout.zones[one.zone].gpu_types} for one in lending.borrowers}
     unfit = {server: _unfit_to_lend(server, lender.id, nodes) for server in servers}
     fit = [server for server, refusal in unfit.items() if refusal is None]
     unneeded = set(policies[lender.id].free_to_leave(fit))
@@ -83,7 +83,7 @@ def share_out(
             refusals.add(server, refusal)
             continue
         gpu_type = gpu_type_of[server]
-        borrower = next_borrower(lending, held, [zone for zone in held if gpu_type in knows[zone]])
+        borrower = next_borrower(lending, held, [zone for zone in held if gpu_type in types_of[zone]])
         if borrower is None:
             refusals.add(server, "no_fitting_borrower", {"gpu_type": gpu_type})
         elif load is None:

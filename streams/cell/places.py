@@ -18,7 +18,7 @@ PLACE_OF_METHOD: Mapping[str, FaultPlace] = {place: place for place in get_args(
 
 
 @dataclass(frozen=True)
-class Place:
+class FaultBoundary:
     """A boundary that an exception crossed."""
 
     zone: str | None
@@ -27,13 +27,13 @@ class Place:
     """The policy's method, or the cell's stage."""
 
 
-_UNKNOWN = Place(None, "fold")
+_UNKNOWN = FaultBoundary(None, "fold")
 
 
-def place_of(error: BaseException) -> Place:
+def place_of(error: BaseException) -> FaultBoundary:
     """Return the place that is attached to an exception, which is the innermost one."""
     place = getattr(error, _ATTRIBUTE, _UNKNOWN)
-    assert isinstance(place, Place)
+    assert isinstance(place, FaultBoundary)
     return place
 
 
@@ -43,11 +43,11 @@ def stage(name: FaultPlace) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        note(error, Place(None, name))
+        note(error, FaultBoundary(None, name))
         raise
 
 
-def note(error: BaseException, place: Place) -> None:
+def note(error: BaseException, place: FaultBoundary) -> None:
     """Attach a place to an exception, unless it has one."""
     if not hasattr(error, _ATTRIBUTE):
         setattr(error, _ATTRIBUTE, place)
@@ -69,10 +69,10 @@ class _PlacedPolicy:
         attribute = getattr(self._policy, name)
         if not callable(attribute):
             return attribute
-        return _noting(Place(self._zone, PLACE_OF_METHOD.get(name, "policy")), attribute)
+        return _noting(FaultBoundary(self._zone, PLACE_OF_METHOD.get(name, "policy")), attribute)
 
 
-def _noting(place: Place, method: Callable[..., Any]) -> Callable[..., Any]:
+def _noting(place: FaultBoundary, method: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any, **named: Any) -> Any:
         try:
             return method(*arguments, **named)

@@ -23,7 +23,7 @@ class RecentIds:
         self._count = 0
 
     def note(self, writer: str, id: str) -> bool:
-        """Remember an id, and return whether it is new."""
+        """Keep an id, and return whether it is new."""
         key, digest = _digest(writer), _digest(id)
         ids = self._writers.setdefault(key, OrderedDict())
         self._writers.move_to_end(key)
@@ -37,8 +37,8 @@ class RecentIds:
             self._forget_oldest_of(next(iter(self._writers)))
         return True
 
-    def knows(self, writer: str, id: str) -> bool:
-        """Return whether an id is remembered."""
+    def has(self, writer: str, id: str) -> bool:
+        """Return whether an id is kept."""
         return _digest(id) in self._writers.get(_digest(writer), ())
 
     def state(self) -> list[Any]:

@@ -15,7 +15,7 @@ from streams.cell.layout import Layout
 from streams.cell.live_bytes import LiveBytes
 from streams.cell.nodes import NodePool
 from streams.cell.outcomes import Outcomes, ZoneOutcomes
-from streams.cell.places import Place, note, placed
+from streams.cell.places import FaultBoundary, note, placed
 from streams.cell.profiles import ProfileStore, ZoneProfiles
 from streams.policies.policy import BrokenPromise, ZoneContext, ZonePolicy
 
@@ -63,7 +63,7 @@ class Zones:
         configured = self._layout.zones.get(zone)
         return None if configured is None else self._kinds[configured.policy.kind]
 
-    def that_take(self, event: type[Event]) -> list[ZonePolicy]:
+    def accepting(self, event: type[Event]) -> list[ZonePolicy]:
         """Return the zones whose policies have registered for an event."""
         kinds = {id: self._kinds[zone.policy.kind] for id, zone in self._layout.zones.items()}
         return [
@@ -170,7 +170,7 @@ class Zones:
         try:
             policy = resolve_name(kind.zone)(context)
         except Exception as error:
-            note(error, Place(id, "configured"))
+            note(error, FaultBoundary(id, "configured"))
             raise
         self.policies[id], self.asked[id] = policy, placed(id, policy)
 

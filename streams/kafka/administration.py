@@ -73,11 +73,13 @@ class Administration:
                 f"No client for Kafka at {connection.bootstrap_servers} can be created: {error.args[0].str()}"
             ) from None
 
-    def await_broker(self, check_alive: Callable[[], None] = lambda: None, *, starting: bool = False) -> None:
+    def await_broker(
+        self, check_running: Callable[[], None] = lambda: None, *, starting: bool = False
+    ) -> None:
         """Return as soon as a broker answers. All other methods that need a broker call this first.
 
         Args:
-            check_alive: called repeatedly; an exception of it ends the wait.
+            check_running: called repeatedly; an exception of it ends the wait.
             starting: whether the broker is starting, and so may drop connections for a while.
 
         Raises:
@@ -85,7 +87,7 @@ class Administration:
             BrokerError: a broker refuses this client; raised at once.
         """
         while True:
-            check_alive()
+            check_running()
             try:
                 if self.client.list_topics(timeout=min(_ASK_TIMEOUT_S, self._left_s())).brokers:
                     return

@@ -7,7 +7,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from streams.kafka.configuration import Configuration
-from streams.kafka.records import Place, ReadRecord, read_record
+from streams.kafka.records import Partition, ReadRecord, read_record
 from streams.kafka.transactions import OpenTransactions
 
 _LASTING = (
@@ -52,9 +52,9 @@ class RecordConsumer:
         self._is_member = False
         self.transactions = OpenTransactions(log)
         self.client = Consumer({**configuration, **self.transactions.settings()}, logger=log)
-        self.ended: dict[Place, int] = {}
+        self.ended: dict[Partition, int] = {}
 
-    def assign(self, offsets: Mapping[Place, int]) -> None:
+    def assign(self, offsets: Mapping[Partition, int]) -> None:
         """Read these partitions, each from an offset on."""
         self.ended.clear()
         self.client.assign([TopicPartition(*place, offset) for place, offset in offsets.items()])
@@ -101,7 +101,7 @@ class RecordConsumer:
         if error is None:
             return read_record(message)
         if error.code() == KafkaError._PARTITION_EOF:
-            self.ended[Place(message.topic(), message.partition())] = message.offset()
+            self.ended[Partition(message.topic(), message.partition())] = message.offset()
         elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED and not self._is_member:
             pass  # the client requests a coordinator, which is not needed here
         elif not self._repeats_requests or error.fatal() or error.code() in _LASTING:

@@ -14,7 +14,7 @@ from schemas.kafka_connection import KafkaConnection
 from streams.kafka.configuration import reader
 from streams.kafka.consumer import RecordConsumer, UnreadTopicError
 from streams.kafka.faults import LEADER_ERRORS, ConnectionFaults, denial, described_error
-from streams.kafka.records import Place, ReadRecord
+from streams.kafka.records import Partition, ReadRecord
 
 _POLL_S = 10.0
 _RETRY_TIMEOUT_S = {
@@ -80,7 +80,7 @@ class KafkaReader:
             self._ends = Consumer({**client, "isolation.level": "read_uncommitted"})
         except KafkaException as error:
             raise ReadError(described_error(connection, error.args[0], "set up a reader")) from None
-        self._followed: dict[Place, tuple[int, int]] = {}
+        self._followed: dict[Partition, tuple[int, int]] = {}
         self._beyond: list[ReadRecord] = []
         """Records fetched by `to_end` beyond its end, for `poll`."""
 
@@ -120,7 +120,7 @@ class KafkaReader:
             ReadError: Kafka does not answer.
         """
         for partition, high in part.high.items():
-            place, low = Place(part.topic, partition), part.low[partition]
+            place, low = Partition(part.topic, partition), part.low[partition]
             self._seek({place: (low, high)}, {place: low})
             yield from self.to_end()
 
@@ -134,7 +134,7 @@ class KafkaReader:
         if not isinstance(start, str):
             parts = [self._since(part, start) for part in parts]
         followed = {
-            Place(part.topic, partition): (part.low[partition], high)
+            Partition(part.topic, partition): (part.low[partition], high)
             for part in parts
             for partition, high in part.high.items()
         }
@@ -199,11 +199,11 @@ class KafkaReader:
             action = f"read topic {unread.topic}"
             raise ReadError(described_error(self._connection, unread.error, action)) from None
 
-    def _seek(self, followed: dict[Place, tuple[int, int]], offsets: Mapping[Place, int]) -> None:
+    def _seek(self, followed: dict[Partition, tuple[int, int]], offsets: Mapping[Partition, int]) -> None:
         self._beyond, self._followed = [], followed
         self._consumer.assign(offsets)
 
-    def _extended(self, left: Mapping[Place, int], deadline_s: float) -> float:
+    def _extended(self, left: Mapping[Partition, int], deadline_s: float) -> float:
         """Return the deadline (monotonic time) to wait further for partitions that are `left`, with their
         ends.
 
@@ -224,7 +224,7 @@ class KafkaReader:
             f"the broker sends no more records of {', '.join(sorted({topic for topic, _ in left}))}"
         )
 
-    def _stable_end(self, place: Place) -> int:
+    def _stable_end(self, place: Partition) -> int:
         """Return the offset of the first open transaction of a partition, or else its end."""
         partition = TopicPartition(*place)
         return int(
@@ -233,7 +233,7 @@ class KafkaReader:
             )[1]
         )
 
-    def _position(self, place: Place) -> int:
+    def _position(self, place: Partition) -> int:
         (position,) = self._consumer.client.position([TopicPartition(*place)])
         return max(position.offset, 0)
 

@@ -11,7 +11,7 @@ ReadHeaders = Sequence[tuple[str, bytes | None]]
 SentHeaders = list[tuple[str, bytes]]
 
 
-class Place(NamedTuple):
+class Partition(NamedTuple):
     """A partition of a topic."""
 
     topic: str
@@ -32,13 +32,13 @@ class ReadRecord:
     is_broker_time: bool = False
     """Whether the broker set the timestamp when it appended the record."""
     from_offset: int | None = None
-    """Offset from which up to this record's no other record is left to read; None if the reader has no such
+    """Offset from which no other record is left to read up to this one; None if the reader has no such
     information."""
 
     @property
-    def place(self) -> Place:
+    def place(self) -> Partition:
         """Partition of the record."""
-        return Place(self.topic, self.partition)
+        return Partition(self.topic, self.partition)
 
     @property
     def size_bytes(self) -> int:

@@ -9,7 +9,7 @@ import json
 from logging import Logger
 from typing import Any
 
-from streams.kafka.records import Place
+from streams.kafka.records import Partition
 
 _STATISTICS_EVERY_MS = 2_000
 
@@ -20,9 +20,9 @@ class OpenTransactions:
 
     def __init__(self, log: Logger) -> None:
         self._log = log
-        self._seen: dict[Place, int] = {}
+        self._seen: dict[Partition, int] = {}
         """Last stable offset of each partition that was behind its high watermark at the latest check."""
-        self._reported: dict[Place, int] = {}
+        self._reported: dict[Partition, int] = {}
 
     def settings(self) -> dict[str, Any]:
         """Settings of a librdkafka consumer that report the partitions it reads to this object."""
@@ -41,7 +41,7 @@ class OpenTransactions:
             stable: the last stable offset, below 0 if it is unknown.
             high: the high watermark, from the same answer of the broker.
         """
-        place = Place(topic, partition)
+        place = Partition(topic, partition)
         if stable < 0:
             return
         if stable >= high:
@@ -56,9 +56,9 @@ class OpenTransactions:
 
     def report(self, topic: str, partition: int, stable: int) -> None:
         """Log that a transaction is open, unless this was logged before."""
-        if self._reported.get(Place(topic, partition)) == stable:
+        if self._reported.get(Partition(topic, partition)) == stable:
             return
-        self._reported[Place(topic, partition)] = stable
+        self._reported[Partition(topic, partition)] = stable
         self._log.warning(
             "%s[%d]: a transaction is open at offset %d; nothing from there on is read until it ends",
             topic,

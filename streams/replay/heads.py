@@ -51,14 +51,14 @@ class HeadCheck:
 
     def __init__(self, kept: Iterable[KeptHead]) -> None:
         self._kept = tuple(kept)
-        self._wanted = {each.head.offset for each in self._kept}
+        self._offsets = {each.head.offset for each in self._kept}
         self._found: dict[tuple[str, int], str] = {}
         self._last: dict[str, tuple[int, bytes]] = {}
 
     def check(self, cell: str, offset: int, chain: bytes) -> None:
         """Compare the chain of a cell after an event."""
         self._last[cell] = max(self._last.get(cell, (-1, b"")), (offset, chain))
-        if offset in self._wanted:
+        if offset in self._offsets:
             self._found[cell, offset] = chain.hex()
 
     def heads(self) -> dict[str, Head]:

@@ -110,7 +110,6 @@ class Verdict:
 
     @property
     def first(self) -> Difference | None:
-        """First difference."""
         return self.differences[0] if self.differences else None
 
 

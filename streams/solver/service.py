@@ -54,7 +54,7 @@ _POLL_S = 0.1
 _log = logging.getLogger(__name__)
 
 
-class PublishError(RuntimeError):
+class UnconfirmedAnswerError(RuntimeError):
     """The broker has not confirmed an answer. Its request is not acknowledged, so a restart repeats it."""
 
 
@@ -87,7 +87,7 @@ class SolverService:
         """Answer requests until the stop event; a solve under way is abandoned, its request not acknowledged.
 
         Raises:
-            PublishError: the broker does not accept an answer.
+            UnconfirmedAnswerError: the broker does not accept an answer.
             KafkaException: requests cannot be read.
             SolverUnfitError: nothing can be solved here.
         """
@@ -177,14 +177,14 @@ class SolverService:
         """Return when the broker has confirmed the answer.
 
         Raises:
-            PublishError: it has not.
+            UnconfirmedAnswerError: it has not.
         """
         now = rfc3339(int(time.time() * 1_000))
         record = answer_record(self._settings.topic_prefix, pending, answer, now)
         try:
             self._producer.send(record)
         except KafkaException as error:
-            raise PublishError(f"{record.topic}: {error.args[0].str()}") from None
+            raise UnconfirmedAnswerError(f"{record.topic}: {error.args[0].str()}") from None
         stop_by_s: float | None = None
         while self._producer.unconfirmed:
             self._producer.serve(_POLL_S)
@@ -192,9 +192,9 @@ class SolverService:
                 now_s = time.monotonic()
                 stop_by_s = stop_by_s or now_s + self._settings.stop_timeout_s
                 if now_s > stop_by_s:
-                    raise PublishError(f"{record.topic}: not confirmed in time for a stop")
+                    raise UnconfirmedAnswerError(f"{record.topic}: not confirmed in time for a stop")
         if self._producer.fault is not None:
-            raise PublishError(f"{record.topic}: {self._producer.fault.error.str()}")
+            raise UnconfirmedAnswerError(f"{record.topic}: {self._producer.fault.error.str()}")
 
 
 def _consumer(settings: SolverSettings) -> RecordConsumer:

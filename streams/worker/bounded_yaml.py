@@ -54,7 +54,7 @@ _EXPONENT = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+")
 _DIRECTIVE = re.compile("(?:^|[\n\r\x85\u2028\u2029])%")
 """A directive after any line break of YAML. Many take hours, as each is compared with all before it."""
 
-Place = tuple[str | int, ...]
+YamlPath = tuple[str | int, ...]
 """Path of a part of a document: keys of mappings and indices of sequences, from the outside in."""
 Lines = dict[str, "LocatedLine"] | list["LocatedLine"] | None
 """Positions of the parts of a mapping or sequence; None for a value without parts."""
@@ -111,7 +111,7 @@ def read_text(file: IO[bytes], max_bytes: int) -> str:
         raise YamlFaultError(f"not UTF-8: {error.reason} at byte {error.start}", None) from None
 
 
-def place_of_non_finite(value: Any, place: Place = ()) -> Place | None:
+def place_of_non_finite(value: Any, place: YamlPath = ()) -> YamlPath | None:
     """Find the first number in a value that JSON cannot express, such as `.nan`; None if all are finite."""
     if isinstance(value, float):
         return None if math.isfinite(value) else place

@@ -12,8 +12,8 @@ from schemas.cells import CellConfigured
 from schemas.codec import message, own_faults
 from schemas.errors import ReadableError
 from streams.worker.bounded_yaml import (
-    Place,
     YamlFaultError,
+    YamlPath,
     place_of_non_finite,
     read_text,
     read_yaml,
@@ -114,5 +114,5 @@ def _read(path: Path) -> Any:
     return None if document is None else document[0]
 
 
-def _location(parts: Place) -> str:
+def _location(parts: YamlPath) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{shown(part)}" for part in parts)

@@ -24,7 +24,7 @@ from typing import Protocol
 from schemas.base import Event
 from schemas.clock import ClockTicked
 from streams.kafka.publisher import Confirmation, Publisher
-from streams.kafka.records import Place, ReadRecord, SentRecord
+from streams.kafka.records import Partition, ReadRecord, SentRecord
 from streams.worker.cells import Cells, SnapshotTable
 from streams.worker.intake import Accepted, Claim, Intake
 from streams.worker.intake_queue import LONGEST_FOLDING_S, IntakeQueue, LedgerBacklog, RecordTimes, Waiting
@@ -39,25 +39,25 @@ since fairness can only consider events that were read."""
 class Consumer(Protocol):
     """The consumer of the input topics and the ledger."""
 
-    def assignment(self) -> Iterable[Place]:
+    def assignment(self) -> Iterable[Partition]:
         """Return the partitions that are assigned to this worker."""
 
-    def acknowledge(self, place: Place, offset: int) -> None:
+    def acknowledge(self, place: Partition, offset: int) -> None:
         """Acknowledge a record and all before it in its partition."""
 
-    def read_until_s(self, place: Place, last_offset: int) -> float | None:
+    def read_until_s(self, place: Partition, last_offset: int) -> float | None:
         """Return the Unix time up to which a partition is read.
 
         `last_offset` is that of the last record read from it, or -1. None while records are in flight, or if
         the partition is not assigned.
         """
 
-    def backlogged(self) -> Iterable[Place]:
+    def backlogged(self) -> Iterable[Partition]:
         """Return the partitions with many records left at the last fetch."""
 
-    def pause_partitions(self, places: Iterable[Place]) -> None: ...
+    def pause_partitions(self, places: Iterable[Partition]) -> None: ...
 
-    def resume_partitions(self, places: Iterable[Place]) -> None: ...
+    def resume_partitions(self, places: Iterable[Partition]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -92,13 +92,13 @@ class Limits:
 class _Acknowledgements:
     """Acknowledges records in the order of their offsets; they are done in any order."""
 
-    def __init__(self, acknowledge: Callable[[Place, int], None]) -> None:
+    def __init__(self, acknowledge: Callable[[Partition, int], None]) -> None:
         self._acknowledge = acknowledge
-        self._open: dict[Place, OrderedDict[int, bool]] = {}
-        self.last: dict[Place, int] = {}
+        self._open: dict[Partition, OrderedDict[int, bool]] = {}
+        self.last: dict[Partition, int] = {}
         """The last offset read, by partition."""
 
-    def read(self, place: Place, offset: int) -> bool:
+    def read(self, place: Partition, offset: int) -> bool:
         """Note a record that was read; return False if it was read before."""
         if offset <= self.last.get(place, -1):
             return False
@@ -106,7 +106,7 @@ class _Acknowledgements:
         self._open.setdefault(place, OrderedDict())[offset] = False
         return True
 
-    def done(self, place: Place, offset: int) -> None:
+    def done(self, place: Partition, offset: int) -> None:
         """Note that a record is done: the broker has confirmed its result, or it has none."""
         records = self._open.get(place)
         if records is None or offset not in records:
@@ -119,7 +119,7 @@ class _Acknowledgements:
         if last >= 0:
             self._acknowledge(place, last)
 
-    def fullest(self) -> Place | None:
+    def fullest(self) -> Partition | None:
         """Return the partition with most records that are not done."""
         return max(self._open, key=lambda place: len(self._open[place]), default=None)
 
@@ -144,7 +144,7 @@ class Flow:
         self._times = RecordTimes()
         self._queue = IntakeQueue(1 / limits.writer_events_per_s)
         self._backlog = LedgerBacklog(
-            clocks.monotonic_s, lambda partition: Place(intake.ledger, partition) in consumer.assignment()
+            clocks.monotonic_s, lambda partition: Partition(intake.ledger, partition) in consumer.assignment()
         )
         self._acknowledgements = _Acknowledgements(consumer.acknowledge)
         self._unconfirmed: asyncio.Queue[tuple[Waiting | ReadRecord, Confirmation]] = asyncio.Queue(
@@ -152,7 +152,7 @@ class Flow:
         )
         self._events: dict[bytes, Event] = {}
         """Events in flight to cells of this worker, by their canonical JSON."""
-        self._paused: set[Place] = set()
+        self._paused: set[Partition] = set()
         self._is_stopping = False
         self._changed = asyncio.Event()
         """Set when an event is queued, or a backlog may have room."""
@@ -253,20 +253,20 @@ class Flow:
             self._queue.charge(waiting, fold_s)
         self._changed.set()
 
-    def secured(self, last_offsets: Mapping[Place, int]) -> None:
+    def secured(self, last_offsets: Mapping[Partition, int]) -> None:
         """Acknowledge the ledger up to these records: their decisions and snapshots are confirmed."""
         for place, offset in last_offsets.items():
             self._consumer.acknowledge(place, offset)
 
     # Queries
 
-    def read_until_s(self, place: Place) -> float | None:
+    def read_until_s(self, place: Partition) -> float | None:
         """Return the Unix time up to which an input partition is read; see `Consumer`."""
         return self._consumer.read_until_s(place, self._acknowledgements.last.get(place, -1))
 
     def is_folded(self, partition: int) -> bool:
         """Return whether a ledger partition is assigned to this worker and folded to its end."""
-        place = Place(self.intake.ledger, partition)
+        place = Partition(self.intake.ledger, partition)
         return self._consumer.read_until_s(place, self._cells.last_offset(partition)) is not None
 
     def is_empty(self) -> bool:

@@ -46,7 +46,7 @@ MAX_REASON_LENGTH = 2_000
 
 TRACE_HEADERS = ("traceparent", "tracestate")
 MAX_HEADERS = 256
-MAX_BESIDE_VALUE_BYTES = 64 * 1_024
+MAX_KEY_AND_HEADERS_BYTES = 64 * 1_024
 """Most bytes of a record's key and headers together."""
 MAX_USUAL_VALUE_BYTES = 128 * 1_024
 """Most bytes of an event that is not in `_LARGE_EVENTS`. The largest are a report of routed tokens of 26 KB,
@@ -254,8 +254,8 @@ class Intake:
             return f"there are {len(record.headers)} headers, at most {MAX_HEADERS} are read"
         value = record.value or b""
         beside = record.size_bytes - len(value)
-        if beside > MAX_BESIDE_VALUE_BYTES:
-            return f"key and headers have {beside} bytes, at most {MAX_BESIDE_VALUE_BYTES} are read"
+        if beside > MAX_KEY_AND_HEADERS_BYTES:
+            return f"key and headers have {beside} bytes, at most {MAX_KEY_AND_HEADERS_BYTES} are read"
         return self.inputs[record.topic].excess(value)
 
     def _validated(self, record: ReadRecord, topic: IntakeTopic) -> Envelope:

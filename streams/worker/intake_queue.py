@@ -17,7 +17,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from streams.kafka.records import Place, ReadRecord
+from streams.kafka.records import Partition, ReadRecord
 from streams.worker.intake import Accepted
 
 _OVERHEAD_BYTES = 1_500
@@ -82,9 +82,9 @@ class RecordTimes:
     """
 
     def __init__(self) -> None:
-        self._latest_s: dict[Place, float] = {}
+        self._latest_s: dict[Partition, float] = {}
 
-    def of(self, place: Place, timestamp_ms: int | None, now_s: float) -> float:
+    def of(self, place: Partition, timestamp_ms: int | None, now_s: float) -> float:
         """Return the time of the next record of a partition; now without a timestamp."""
         latest_s = self._latest_s.get(place)
         time_s = now_s if timestamp_ms is None else min(timestamp_ms / 1_000, now_s)

@@ -8,7 +8,7 @@ from schemas.codec import Envelope, rfc3339
 from schemas.fleet import NodeHeartbeat, NodeSeen, NodeSilent
 from schemas.topics import FLEET
 from streams.cell.nodes import NodePool
-from streams.kafka.records import Place, ReadRecord
+from streams.kafka.records import Partition, ReadRecord
 from streams.worker.cells import Cells
 from streams.worker.flow import Flow
 from streams.worker.intake import Accepted, Claim
@@ -25,7 +25,7 @@ SOURCE = "millrace/intake"
 """The CloudEvents source of the events that a worker adds."""
 _WATCH_EVERY_S = 0.25
 _CURRENT_S = 1.0
-"""Longest age of a broker's answer that counts as current. It answers twenty times as often."""
+"""Longest age of a broker's answer that counts as current. A broker answers twenty times as often."""
 _REPEAT_S = 10.0
 """Interval between reports of one change of a node: its cell may not have folded the first one yet."""
 
@@ -222,7 +222,7 @@ class NodeWatch:
 
     def _listens(self, partition: int) -> bool:
         """Return whether all reports of the nodes of a partition's cells are read."""
-        until_s = self._flow.read_until_s(Place(self._fleet, partition))
+        until_s = self._flow.read_until_s(Partition(self._fleet, partition))
         if until_s is None or abs(self._clocks.unix_s() - until_s) > _CURRENT_S:
             return False
         self._monitor.listen(partition, self._clocks.monotonic_s())

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterable
 from schemas.codec import InvalidRecordError
 from schemas.fleet import FleetEvent, NodeHeartbeat
 from streams.cell.rules import RulesError
-from streams.kafka.records import Place, ReadRecord
+from streams.kafka.records import Partition, ReadRecord
 from streams.worker.cells import Cells
 from streams.worker.flow import Flow
 from streams.worker.intake import Accepted, Claim
@@ -92,7 +92,7 @@ class CellProcessor:
         self._assignments = 0
         self._events = 0
         """Number of folded records that are not secured."""
-        self._last_offsets: dict[Place, int] = {}
+        self._last_offsets: dict[Partition, int] = {}
         """Last offset of these records, by partition."""
         self._folding = asyncio.Lock()
         self._snapshotting = asyncio.Lock()

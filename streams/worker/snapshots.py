@@ -21,7 +21,7 @@ class Suspension:
         """Begin to watch. `limit_s` is the longest suspension after which the worker still owns its cells."""
         self._limit_s = limit_s
         self._monotonic_s = monotonic_s
-        self._alive_at_s = monotonic_s()
+        self._renewed_s = monotonic_s()
 
     async def watch(self, every_s: float) -> None:
         """Note that the process runs. Never returns.
@@ -32,7 +32,7 @@ class Suspension:
         while True:
             await asyncio.sleep(every_s)
             self.refuse()
-            self._alive_at_s = self._monotonic_s()
+            self._renewed_s = self._monotonic_s()
 
     def refuse(self) -> None:
         """Check that the process was not suspended beyond the limit.
@@ -40,7 +40,7 @@ class Suspension:
         Raises:
             SuspendedError: it was.
         """
-        silent_s = self._monotonic_s() - self._alive_at_s
+        silent_s = self._monotonic_s() - self._renewed_s
         if silent_s > self._limit_s:
             raise SuspendedError(
                 f"the process was suspended for {silent_s:.1f} s, and another worker may own its cells: "

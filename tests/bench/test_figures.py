@@ -33,7 +33,7 @@ def test_a_figure_meets_its_goal(aim, value, met):
     assert aim.met(value) is met
 
 
-def test_the_gate_forgives_the_margin_and_no_more():
+def test_the_gate_allows_the_margin_alone():
     name = "decide_median_units"
     limit = goals("spine")[name]
     inside = limit.at_most * (1 + limit.margin)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from infra.figures.board import Board
-from infra.figures.nodes import UNSEEN, Node
+from infra.figures.nodes import UNSEEN, NodeState
 from infra.figures.summary import summarise
 from schemas.base import HOURS_PER_DAY, Outcome
 from schemas.cells import GpuType, Tariff
@@ -27,7 +27,7 @@ from tests.support.cells import (
     Bench,
     bid,
     finished,
-    heard,
+    node_seen,
     nodes_by_slot,
     offline,
     online,
@@ -62,7 +62,7 @@ def bench() -> Bench:
 
 
 def boards(bench: Bench) -> Iterator[Board]:
-    """The cell as one sees it who reads all events first, all decisions first, or each as it comes."""
+    """Yield boards of the cell: with all events folded first, all decisions first, and both in order."""
     yield Board.of("c", bench.ledger, bench.decisions)
     decisions_first, in_order = Board("c"), Board("c")
     for decision in bench.decisions:
@@ -77,8 +77,8 @@ def boards(bench: Bench) -> Iterator[Board]:
     yield in_order
 
 
-def seen(bench: Bench) -> dict[str, Node]:
-    """The nodes, which are the same in whatever order the log is read."""
+def seen(bench: Bench) -> dict[str, NodeState]:
+    """Return the nodes, after asserting that they do not depend on the order in which the log is read."""
     first, *others = (board.nodes.by_id for board in boards(bench))
     assert [first] * len(others) == others
     return first
@@ -105,7 +105,7 @@ def kinds(outcomes: list[Outcome]) -> list[type[Outcome]]:
 class TestNodes:
     def test_node_joins_is_lent_returns_and_retires(self, bench: Bench) -> None:
         bench.send(JOINED)
-        assert status(bench) == ("z", "z", "down"), "nobody has heard it yet"
+        assert status(bench) == ("z", "z", "down"), "nobody has node_seen it yet"
         bench.send(online("a9"))
         assert status(bench) == ("z", "z", "up")
         bench.send(LENT)
@@ -170,7 +170,7 @@ class TestNodes:
 
     def test_configured_node_is_up_after_report(self) -> None:
         bench = Bench.configured()
-        bench.send(online("a1"), heard("a2"))
+        bench.send(online("a1"), node_seen("a2"))
         board, *_ = boards(bench)
         statuses = {name: found.status for name, found in board.nodes.by_id.items()}
         assert statuses == {"a1": "up", "a2": "up", "b1": UNSEEN}

@@ -52,13 +52,13 @@ WITHOUT = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("arguments", "says"), WITHOUT.values(), ids=WITHOUT.keys())
-def test_command_names_missing_extra(millrace, folder, arguments, says):
+@pytest.mark.parametrize(("arguments", "message"), WITHOUT.values(), ids=WITHOUT.keys())
+def test_command_names_missing_extra(millrace, folder, arguments, message):
     done = folder.run(millrace, *arguments)
     assert done.returncode == 1
     # A command that reports its progress also reports a long import.
     (line,) = (line for line in done.stderr.splitlines() if not line.startswith("millrace: loading"))
-    assert says in line
+    assert message in line
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from infra.errors import CommandError
 from tests.support.processes import is_gone_within
 
 TIMEOUT_S = 30.0
-WANTS_ONE = """
+NEEDS_SERVER = """
 import sys, time
 from pathlib import Path
 from infra.deployment.fork_server import fork_server
@@ -115,7 +115,7 @@ def test_services_end_with_server_and_restart(server, tmp_path):
 
 
 def test_service_ends_when_its_requester_is_killed(tmp_path):
-    owner = subprocess.Popen([sys.executable, "-c", WANTS_ONE, str(tmp_path)])
+    owner = subprocess.Popen([sys.executable, "-c", NEEDS_SERVER, str(tmp_path)])
     until(tmp_path / "said", "waiting")
     owner.kill()
     owner.wait()

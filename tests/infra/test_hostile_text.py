@@ -8,7 +8,7 @@ import pytest
 
 from infra.cli import run
 from infra.commands.explain import show
-from infra.commands.output import print_json, remark, say
+from infra.commands.output import print_json, print_line, remark
 from infra.views.story import Story
 from schemas.lora import Dataset
 from schemas.services import PlainFormatter
@@ -28,7 +28,7 @@ def safe(output: str, lines: int) -> bool:
 
 @PARAMETERS
 def test_lines_remarks_and_errors_are_safe(capsys, hostile):
-    say(f"a {hostile} b")
+    print_line(f"a {hostile} b")
     remark(f"a {hostile} b")
     assert run(["simulate", "--add-nodes", f"x{hostile}"]) == 1
     output = capsys.readouterr()
@@ -65,12 +65,12 @@ def story(hostile: str) -> Story:
 
 
 @PARAMETERS
-@pytest.mark.parametrize("json_wanted", [False, True], ids=["text", "JSON"])
-def test_a_story_is_safe(capsys, hostile, json_wanted):
-    show(f"c{hostile}", story(hostile), json_wanted)
+@pytest.mark.parametrize("as_json", [False, True], ids=["text", "JSON"])
+def test_a_story_is_safe(capsys, hostile, as_json):
+    show(f"c{hostile}", story(hostile), as_json)
     printed = capsys.readouterr().out
     assert safe(printed, printed.count("\n"))
-    assert (json.dumps(f"x{hostile}y")[1:-1] if json_wanted else f"x{plain(hostile)}y") in printed
+    assert (json.dumps(f"x{hostile}y")[1:-1] if as_json else f"x{plain(hostile)}y") in printed
 
 
 @PARAMETERS

@@ -29,7 +29,7 @@ class Screen:
 @pytest.mark.parametrize(("width", "most"), [(80, 79), (None, 110)])
 def test_no_line_is_wider_than_the_console(width: int | None, most: int) -> None:
     screen = Screen(width, timed=True)
-    screen.progress.say("a node has trained " * 30)
+    screen.progress.show("a node has trained " * 30)
     assert len(screen.lines) > 3
     assert max(map(len, screen.lines)) <= most
 
@@ -37,13 +37,13 @@ def test_no_line_is_wider_than_the_console(width: int | None, most: int) -> None
 def test_a_path_is_not_broken() -> None:
     screen = Screen(40)
     path = "/home/ada/.local/share/millrace/demo/adapters"
-    screen.progress.say(f"adapters are in {path}")
+    screen.progress.show(f"adapters are in {path}")
     assert any(path in line for line in screen.lines)
 
 
 def test_text_of_others_is_escaped() -> None:
     screen = Screen()
-    screen.progress.say("job [red]x\x1b[2J")
+    screen.progress.show("job [red]x\x1b[2J")
     assert screen.lines == ["job [red]x\\x1b[2J"]
 
 

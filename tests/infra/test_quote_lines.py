@@ -27,16 +27,16 @@ def test_quote_of_full_cell_promises_no_bid() -> None:
 def test_quote_shows_basis_of_found_prices() -> None:
     bench = Bench.configured(zones=(zone(policy=AuctionPolicy()),))
 
-    def told() -> str:
+    def basis_line() -> str:
         (quoted,) = bench.send(ask())
         (line,) = [line for line in describe(quoted) if line.startswith("priced by ")]
         return line
 
-    assert told().endswith("; both levels are 0, so prices are at their least, set by energy costs")
-    while "prices are at their least" in told():
+    assert basis_line().endswith("; both levels are 0, so prices are at their least, set by energy costs")
+    while "prices are at their least" in basis_line():
         bench.send(bid(f"j{len(bench.ledger)}", 50.0))
-    assert "; base level " in told()
-    assert ", guard level " in told()
+    assert "; base level " in basis_line()
+    assert ", guard level " in basis_line()
 
 
 def test_expected_hours_are_shown_once_known() -> None:

@@ -302,7 +302,7 @@ def test_every_time_is_written_alike(time, text):
     assert written(time) == text
 
 
-def shown_times(*told: tuple[str | float | None, int]) -> list[str | float | None]:
+def shown_times(*given: tuple[str | float | None, int]) -> list[str | float | None]:
     """Return the shown times of a job's story with these times and ledger offsets, where text is an
     event's."""
     bench = Bench.configured()
@@ -310,7 +310,7 @@ def shown_times(*told: tuple[str | float | None, int]) -> list[str | float | Non
     bench.send(bid("j"))
     event, decision = bench.ledger[-1].envelope, bench.decisions[-1]
     story = Story("j")
-    for index, (time, offset) in enumerate(told):
+    for index, (time, offset) in enumerate(given):
         if isinstance(time, str):
             story.fold_event(offset, replace(event, time=time))
         else:

@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and its commands in a folder with files of everybody's names."""
+"""The wheel: its files, and its commands in a folder with files that are named like modules."""
 
 from pathlib import Path
 from zipfile import ZipFile
@@ -50,9 +50,9 @@ COMMANDS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("arguments", "says"), COMMANDS.values(), ids=COMMANDS.keys())
-def test_a_command_imports_nothing_from_the_folder(hostile, millrace, arguments, says):
+@pytest.mark.parametrize(("arguments", "message"), COMMANDS.values(), ids=COMMANDS.keys())
+def test_a_command_imports_nothing_from_the_folder(hostile, millrace, arguments, message):
     done = hostile.run(millrace, *arguments)
     assert (done.returncode, done.stderr) == (0, "")
-    assert says in done.stdout
+    assert message in done.stdout
     assert hostile.imported == []

@@ -85,7 +85,7 @@ def start(hostile: HostileFolder, millrace: Path, tmp_path: Path) -> Iterator[St
     """Starts a command in the folder and returns its output's file when a line is there."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(*arguments: str, until_it_says: str) -> Path:
+    def start(*arguments: str, until_it_prints: str) -> Path:
         output = tmp_path / f"{arguments[0]}.log"
         with output.open("wb") as file:
             command = [str(millrace), *arguments]
@@ -96,9 +96,9 @@ def start(hostile: HostileFolder, millrace: Path, tmp_path: Path) -> Iterator[St
 
         def ready() -> bool:
             assert process.poll() is None, output.read_text()
-            return until_it_says in output.read_text()
+            return until_it_prints in output.read_text()
 
-        until(ready, f"{arguments[0]} says {until_it_says!r}", UP_TIMEOUT_S)
+        until(ready, f"{arguments[0]} says {until_it_prints!r}", UP_TIMEOUT_S)
         return output
 
     yield start
@@ -109,12 +109,12 @@ def start(hostile: HostileFolder, millrace: Path, tmp_path: Path) -> Iterator[St
 
 def test_a_deployment_decides_solves_and_serves_a_node(start, hostile, millrace, data, tmp_path):
     cells = cells_file(tmp_path / "cells.yaml")
-    up = start("up", str(cells), "--no-executors", until_it_says="Ctrl-C stops")
+    up = start("up", str(cells), "--no-executors", until_it_prints="Ctrl-C stops")
     (tmp_path / "job.yaml").write_text(json.dumps([JOB, BID]))
     submitted = hostile.run(millrace, "submit", tmp_path / "job.yaml")
     assert "anywhere queued" in submitted.stdout, submitted.stderr
     assert "priced admitted" in submitted.stdout, submitted.stderr
-    start("executor", "--node", NODE, until_it_says="node online")
+    start("executor", "--node", NODE, until_it_prints="node online")
     until(lambda: "solver ready" in (data / "logs" / "solver.log").read_text(), "the solver is ready")
     verified = hostile.run(millrace, "replay")
     assert "every decision follows from the ledger" in verified.stdout + verified.stderr

@@ -28,7 +28,7 @@ def deployment(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     layout = DeploymentSpec(
         DEMO_CELLS, folders, Target(KafkaConnection(bootstrap_servers=kafka), "test-cli"), run_executors=False
     )
-    running = Deployment(layout, say=lambda line: None)
+    running = Deployment(layout, report=lambda line: None)
     with running.running():
         yield running
 
@@ -153,10 +153,10 @@ def test_slots_are_commanded_as_time_goes_on(millrace, tmp_path):
     file = bids_file(tmp_path / "bids.yaml", demo_bid("timely", 3))
     millrace("submit", file, "--no-wait")
 
-    def told() -> bool:
+    def is_shown() -> bool:
         return "slot " in millrace("explain", "timely") if "timely" in millrace("watch", "--once") else False
 
-    until(told, "a slot of the job is assigned")
+    until(is_shown, "a slot of the job is assigned")
 
 
 def test_an_exported_log_is_proven_from_its_files(millrace, tmp_path, capsys):

@@ -113,7 +113,7 @@ def test_jobs_share_slot_after_invalid_record(fleet: Executors, base: SharedBase
 
     fleet.await_that(lambda: fleet.journal("n1").next_offset >= 3)
     fleet.listen(0.5)
-    started = [run.run_id for run in fleet.told(RunStarted, node="n1")]
+    started = [run.run_id for run in fleet.events_of(RunStarted, node="n1")]
     assert sorted(started) == [f"{decision.outcome.slot}/{job_id}" for job_id in ("first", "second")]
     assert "command unreadable" in fleet.log("n1")
     assert f"command skipped id={decision.id}" in fleet.log("n1")
@@ -159,7 +159,7 @@ def test_a_job_moves_between_executors(fleet: Executors, base: SharedBase) -> No
     # Sent at once, and so before the first one ends: the checkpoint is waited for.
     fleet.assign("n2", job.model_copy(update={"resume_samples": 200}))
     finished = fleet.await_event(RunFinished, job_id="mover")
-    assert [(run.node, run.samples_done) for run in fleet.told(RunStarted, job_id="mover")] == [
+    assert [(run.node, run.samples_done) for run in fleet.events_of(RunStarted, job_id="mover")] == [
         ("n1", 0),
         ("n2", 200),
     ]
@@ -173,8 +173,8 @@ def test_forged_endless_slot_does_not_block_node(fleet: Executors) -> None:
     fleet.assign("n2", order("heard", 8))
     fleet.await_event(RunProgressed, job_id="heard", complete=True)
     assert f"command refused id={refused.id}" in fleet.log("n2")
-    assert fleet.told(RunStarted, job_id="forged") == []
-    (told,) = fleet.told(CommandRefused, command_id=refused.id)
+    assert fleet.events_of(RunStarted, job_id="forged") == []
+    (told,) = fleet.events_of(CommandRefused, command_id=refused.id)
     assert (told.node, told.runner, told.reason) == ("n2", "lora", "impossible")
     assert told.detail == "a slot of 1e+300 s: a cell has slots of 0.01 to 86400 s"
 
@@ -187,7 +187,7 @@ def test_newer_slot_ends_older_and_cancelled_job_stops(fleet: Executors) -> None
     fleet.await_that(lambda: fleet.over("n2") == ["ousted"])
     fleet.assign("n2")
     fleet.await_event(RunProgressed, run_id=f"{older}/kept", complete=True)
-    assert fleet.told(RunProgressed, job_id="ousted", complete=True) == []
+    assert fleet.events_of(RunProgressed, job_id="ousted", complete=True) == []
 
 
 @pytest.mark.slow
@@ -195,15 +195,15 @@ def test_killed_executor_resumes_slot_from_checkpoint(fleet: Executors, base: Sh
     job = order("survivor", LONG, work=LONG, dropout=0.1)
     fleet.assign("n1", order("done", 8), job)
     fleet.await_that(
-        lambda: [run for run in fleet.told(RunProgressed, job_id="survivor") if run.samples_done > 200]
+        lambda: [run for run in fleet.events_of(RunProgressed, job_id="survivor") if run.samples_done > 200]
     )
     fleet.stop("n1", signal.SIGKILL)
     saved = max(samples for _, samples in fleet.checkpoints("survivor"))
     assert 0 < saved < LONG
     fleet.start("n1")
     finished = fleet.await_event(RunFinished, job_id="survivor")
-    assert [run.samples_done for run in fleet.told(RunStarted, job_id="survivor")] == [0, saved]
-    assert len(fleet.told(RunStarted, job_id="done")) == 1
+    assert [run.samples_done for run in fleet.events_of(RunStarted, job_id="survivor")] == [0, saved]
+    assert len(fleet.events_of(RunStarted, job_id="done")) == 1
     assert_as_undisturbed(fleet, base, job, finished)
 
 
@@ -217,7 +217,7 @@ def test_a_terminated_executor_leaves_in_good_order(fleet: Executors) -> None:
     fleet.listen(0.5)
     mine = [envelope.event for envelope in fleet.events if envelope.event.node == "n2"]
     assert isinstance(mine[-1], NodeOffline)
-    (complete,) = fleet.told(RunProgressed, job_id="parked", complete=True)
+    (complete,) = fleet.events_of(RunProgressed, job_id="parked", complete=True)
     assert (fleet.slot, complete.samples_done) in fleet.checkpoints("parked")
     assert fleet.over("n2") == ["parked"]
 
@@ -257,7 +257,7 @@ def test_base_with_leaking_sequences_ends_executor(kafka: str, topic_prefix: str
         assert "move by" in fleet.log("n1")
         assert "(leaks)" in fleet.log("n1")
         fleet.await_event(NodeOffline, node="n1")
-        assert fleet.told(NodeOnline) == []
+        assert fleet.events_of(NodeOnline) == []
 
 
 def test_unstartable_executor_has_reason(kafka: str, topic_prefix: str, tmp_path: Path) -> None:

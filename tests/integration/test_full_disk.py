@@ -55,14 +55,14 @@ def test_node_is_offline_while_disk_is_full(fleet: Executors, disk: SmallDisk) -
     assert (refused.reason, [run.job_id for run in refused.runs]) == ("no_room", ["missed"])
     fleet.listen(2)
     assert {type(each.event) for each in fleet.events[offline_at:]} == {CommandRefused}, "no heartbeat"
-    assert fleet.told(RunFailed) == []
+    assert fleet.events_of(RunFailed) == []
 
     disk.clear()
 
-    fleet.await_that(lambda: len(fleet.told(NodeOnline, node="n1")) == 2)
+    fleet.await_that(lambda: len(fleet.events_of(NodeOnline, node="n1")) == 2)
     fleet.assign("n1", order("next", 8))
     fleet.await_event(RunProgressed, job_id="next", complete=True)
-    assert fleet.told(RunStarted, job_id="missed") == []
+    assert fleet.events_of(RunStarted, job_id="missed") == []
     assert fleet.stop("n1", signal.SIGTERM) == 0
 
 
@@ -73,7 +73,7 @@ def test_node_starting_on_full_disk_waits_with_reason(fleet: Executors, disk: Sm
     fleet.start("n1")
 
     assert "has 10.0 MiB free and needs 64.0 MiB" in fleet.await_event(NodeOffline, node="n1").reason
-    assert fleet.told(NodeOnline) == []
+    assert fleet.events_of(NodeOnline) == []
     disk.clear()
     fleet.await_event(NodeOnline, node="n1")
 

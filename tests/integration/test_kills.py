@@ -67,7 +67,7 @@ class Fleet(WatchedDeployment):
         for service in self.deployment.services:
             if service.exit_status == EXIT_UNFIT:
                 self.unfit.add(service.name)
-            service.forgive()
+            service.allow_restart()
         self.deployment.keep_running()
 
     def over(self) -> set[str]:

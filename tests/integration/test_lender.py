@@ -131,7 +131,7 @@ class Inference:
         lines = [json.loads(line) for line in self.output().splitlines() if line.startswith("{")]
         return [line for line in lines if "load" in line]
 
-    def said(self, kind: type) -> list:
+    def published(self, kind: type) -> list:
         """Return the events of a kind that lenders have published."""
         events = [decode_event(r.value, r.headers).event for r in self.deployment.records("inference")]
         return [event for event in events if isinstance(event, kind)]
@@ -185,7 +185,7 @@ def test_falling_load_lends_and_rising_load_reclaims(inference):
     inference.load = 0.6
     until(lambda: len(inference.on_loan()) == 3, "four are back")
     until(lambda: len(inference.decided(ReclaimEnded)) > 0, "the end of the reclaim")
-    reclaims = inference.said(CapacityReclaimed)
+    reclaims = inference.published(CapacityReclaimed)
     assert [reclaim.servers for reclaim in reclaims] == [4]
     assert reclaims[0].due_s >= rises_s + NOTICE_S
     assert {ended.status for ended in inference.decided(ReclaimEnded)} == {"in_time"}
@@ -201,15 +201,15 @@ def test_successor_of_killed_lender_repeats_no_offer(inference):
     until(lambda: len(inference.on_loan()) == 7, "seven servers on loan")
     inference.wait_until_judged()
     first.kill()
-    offers = inference.said(CapacityOffered)
+    offers = inference.published(CapacityOffered)
     inference.start_lender()
     until(lambda: "lender ready" in inference.output().split("lender ready", 1)[1], "another lender")
     inference.load = 0.6
     until(lambda: len(inference.on_loan()) == 3, "four servers are back")
-    assert inference.said(CapacityOffered) == offers
+    assert inference.published(CapacityOffered) == offers
     inference.load = 0.2
     until(lambda: len(inference.on_loan()) == 7, "four servers on loan again")
-    offered = [server for offer in inference.said(CapacityOffered) for server in offer.servers]
+    offered = [server for offer in inference.published(CapacityOffered) for server in offer.servers]
     assert len(offered) == 7 + 4
     assert not any(answer.refused for answer in inference.decided(OfferAnswered))
 
@@ -220,7 +220,7 @@ def test_unknown_load_reclaims_all_servers(inference):
     until(lambda: len(inference.on_loan()) == 7, "seven servers on loan")
     inference.load = None
     until(lambda: not inference.on_loan(), "all servers are back")
-    assert sum(reclaim.servers for reclaim in inference.said(CapacityReclaimed)) == 7
+    assert sum(reclaim.servers for reclaim in inference.published(CapacityReclaimed)) == 7
     assert {ended.status for ended in inference.decided(ReclaimEnded)} == {"in_time"}
 
 
@@ -296,7 +296,7 @@ def test_lender_resumes_with_its_broker(broker, topic_prefix, tmp_path):
         time.sleep(2.0)
         inference.load = 0.6
         broker.start()
-        until(lambda: inference.said(CapacityReclaimed), f"a reclaim: {inference.output()}")
+        until(lambda: inference.published(CapacityReclaimed), f"a reclaim: {inference.output()}")
         assert lender.poll() is None
     finally:
         inference.close()
@@ -311,11 +311,11 @@ def test_deployment_of_lending_zone_has_lender(kafka, topic_prefix, tmp_path):
     file.write_text(yaml.safe_dump({"cells": [cell]}))
     folders = Folders(tmp_path / "deployment")
     folders.create()
-    said: list[str] = []
+    lines: list[str] = []
     layout = DeploymentSpec(
         file, folders, Target(KafkaConnection(bootstrap_servers=kafka), topic_prefix), run_executors=False
     )
-    with LocalDeployment(layout, said.append).running():
+    with LocalDeployment(layout, lines.append).running():
         log = folders.logs / "lender-fleet-serving.log"
         until(lambda: log.exists() and "lender ready" in log.read_text(), "a lender that is ready")
-    assert "lender of zone serving in cell fleet starts" in said
+    assert "lender of zone serving in cell fleet starts" in lines

@@ -1,4 +1,4 @@
-"""Services that stop or die while servers are lent and taken back."""
+"""Services that stop or die while servers are lent and reclaimed."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ def send(service: Service, number: signal.Signals) -> None:
     os.kill(service.pid, number)
 
 
-def said(fleet: Fleet, kind: type) -> list:
+def reports_of(fleet: Fleet, kind: type) -> list:
     """Return the events of a kind that the lender has published."""
     with KafkaReader(fleet.target.kafka) as reader:
         records = list(reader.read(reader.slice(fleet.target.topic(INFERENCE))))
@@ -43,12 +43,12 @@ def test_offer_during_worker_outage_is_answered_later(fleet: Fleet) -> None:
     send(fleet.deployment.worker, signal.SIGKILL)
     fleet.load = QUIET
     deadline_s = time.monotonic() + 30.0
-    while not said(fleet, CapacityOffered):
+    while not reports_of(fleet, CapacityOffered):
         assert time.monotonic() < deadline_s
         time.sleep(0.2)
     assert not fleet.on_loan()
     fleet.until(fleet.on_loan, "the server is lent by the worker that was started again")
-    assert len(fleet.on_loan()) == len(said(fleet, CapacityOffered)) == 1
+    assert len(fleet.on_loan()) == len(reports_of(fleet, CapacityOffered)) == 1
     assert not any(answer.refused for answer in fleet.decided(OfferAnswered))
     fleet.load = BUSY
     fleet.until(lambda: not fleet.on_loan(), "the server is back")
@@ -56,11 +56,11 @@ def test_offer_during_worker_outage_is_answered_later(fleet: Fleet) -> None:
 
 
 def test_suspended_lender_delays_and_repeats_no_reclaim(fleet: Fleet) -> None:
-    reclaims, ended = len(said(fleet, CapacityReclaimed)), len(fleet.decided(ReclaimEnded))
+    reclaims, ended = len(reports_of(fleet, CapacityReclaimed)), len(fleet.decided(ReclaimEnded))
     fleet.load = QUIET
     fleet.until(fleet.on_loan, "a server is lent")
     fleet.load = BUSY
-    fleet.until(lambda: len(said(fleet, CapacityReclaimed)) > reclaims, "it is wanted back")
+    fleet.until(lambda: len(reports_of(fleet, CapacityReclaimed)) > reclaims, "it is wanted back")
     (lender,) = fleet.deployment.lenders
     send(lender, signal.SIGSTOP)
     stopped_s = time.monotonic()
@@ -71,7 +71,7 @@ def test_suspended_lender_delays_and_repeats_no_reclaim(fleet: Fleet) -> None:
     fleet.until(fleet.on_loan, "the lender goes on")
     fleet.load = BUSY
     fleet.until(lambda: not fleet.on_loan(), "the server is back again")
-    assert len(said(fleet, CapacityReclaimed)) == reclaims + 2
+    assert len(reports_of(fleet, CapacityReclaimed)) == reclaims + 2
     fleet.until(lambda: len(fleet.decided(ReclaimEnded)) == ended + 2, "both reclaims are over")
     assert {reclaim.status for reclaim in fleet.decided(ReclaimEnded)[ended:]} == {"in_time"}
     fleet.assert_proven()

@@ -65,6 +65,7 @@ def test_merged_jobs_are_both_completed(fleet: WatchedDeployment) -> None:
 
 
 @pytest.mark.drill
+@pytest.mark.timeout(1800)
 def test_four_jobs_complete_despite_undone_merge(fleet: WatchedDeployment) -> None:
     jobs = {
         # They end after all their iterations, so that no donor can help them.
@@ -123,6 +124,7 @@ def test_four_jobs_complete_despite_undone_merge(fleet: WatchedDeployment) -> No
 
 
 @pytest.mark.drill
+@pytest.mark.timeout(1800)
 def test_jobs_complete_and_log_verifies_after_kills(
     fleet: WatchedDeployment,
 ) -> None:
@@ -162,6 +164,7 @@ def test_jobs_complete_and_log_verifies_after_kills(
 
 
 @pytest.mark.drill
+@pytest.mark.timeout(1800)
 def test_job_completes_after_node_loss_during_profile(
     fleet: WatchedDeployment,
 ) -> None:

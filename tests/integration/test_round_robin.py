@@ -103,11 +103,11 @@ def test_jobs_of_installed_policy_complete_and_verify(millrace: Millrace, jobs: 
     ]
     assert [job["state"] for job in decided] == ["admitted"] * len(JOBS)
 
-    def told() -> str:
+    def explained() -> str:
         return millrace("explain", "j4")
 
-    until(lambda: "completed on n" in told(), "the longest job is done", TIMEOUT_S)
-    assert "ann queue" in told()
+    until(lambda: "completed on n" in explained(), "the longest job is done", TIMEOUT_S)
+    assert "ann queue" in explained()
     seen = millrace("watch", "--once")
     assert "2000/2000" in seen
     out = tmp_path / "log"

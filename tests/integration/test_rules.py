@@ -67,7 +67,7 @@ def to_ledger(deployment: Deployment, id: str, event: Event) -> None:
     deployment.send_raw("ledger", envelope.value, envelope.headers(), event.cell.encode())
 
 
-def ends_and_says(worker: Worker, *words: str) -> None:
+def ends_and_prints(worker: Worker, *words: str) -> None:
     assert worker.wait() == EXIT_UNFIT, worker.output
     (line,) = worker.output.splitlines()
     for word in words:
@@ -129,7 +129,7 @@ def test_new_rules_continue_where_old_ones_end(deployment: Deployment, tmp_path:
     assert verify_kafka(deployment.kafka, spoiled, book=BOTH).join_faults
     assert verify_kafka(deployment.kafka, spoiled, book=SECOND).broken_links.keys() == {"alpha"}
 
-    ends_and_says(start(deployment, "first"), "cell alpha", "rules 2, which this program does not have")
+    ends_and_prints(start(deployment, "first"), "cell alpha", "rules 2, which this program does not have")
 
 
 @pytest.mark.drill
@@ -145,7 +145,7 @@ def test_worker_without_old_rules_needs_orderly_stop(
     published = deployment.count("decisions")
 
     new = start(deployment, "second")
-    ends_and_says(new, "cell alpha is to be decided by rules 1", "version 0.1.0", "stop it in good order")
+    ends_and_prints(new, "cell alpha is to be decided by rules 1", "version 0.1.0", "stop it in good order")
     assert (deployment.count("decisions"), adoptions(deployment)) == (published, [])
 
     old = start(deployment, "first")
@@ -200,7 +200,7 @@ def test_worker_that_reads_newer_rules_ends(deployment: Deployment) -> None:
     decided = deployment.count("decisions")
     to_ledger(deployment, "newer", adoption(cell))
     to_ledger(deployment, "behind", events.bid(300))
-    ends_and_says(worker, "from here on it is decided by rules 2", "version 0.2.0 of Millrace has them")
+    ends_and_prints(worker, "from here on it is decided by rules 2", "version 0.2.0 of Millrace has them")
     assert deployment.count("decisions") == decided
     # It has secured what it decided, so who lacks its rules can go on.
     new = start(deployment, "second")

@@ -59,7 +59,7 @@ def count(job_id: str, goal: int, fails_at: int | None = None) -> CountOrdered:
 
 def samples_of(fleet: Executors, job_id: str) -> int:
     """Return the samples of a run in its last report."""
-    return max((run.samples_done for run in fleet.told(RunProgressed, job_id=job_id)), default=0)
+    return max((run.samples_done for run in fleet.events_of(RunProgressed, job_id=job_id)), default=0)
 
 
 def test_runners_share_time_and_obey_own_commands(fleet: Executors) -> None:
@@ -82,7 +82,7 @@ def test_runners_share_time_and_obey_own_commands(fleet: Executors) -> None:
     assert (finished.run_id, finished.samples_done) == ("counts/second", 3)
     fleet.assign(NODE, order("next", 8, work=8))
     assert fleet.await_event(RunFinished, job_id="next").run_id == f"{fleet.slot}/next"
-    assert fleet.told(RunFinished, job_id="counted") == []
+    assert fleet.events_of(RunFinished, job_id="counted") == []
 
 
 def test_killed_node_resumes_runs_of_both_runners(fleet: Executors) -> None:
@@ -96,15 +96,20 @@ def test_killed_node_resumes_runs_of_both_runners(fleet: Executors) -> None:
 
     fleet.start(NODE)
 
-    assert fleet.await_that(lambda: fleet.told(RunStarted, job_id="counted")[1:])[-1].samples_done == counted
-    assert fleet.await_that(lambda: fleet.told(RunStarted, job_id="trained")[1:])[-1].samples_done == saved
-    assert len(fleet.told(RunStarted, job_id="done")) == 1
+    assert (
+        fleet.await_that(lambda: fleet.events_of(RunStarted, job_id="counted")[1:])[-1].samples_done
+        == counted
+    )
+    assert (
+        fleet.await_that(lambda: fleet.events_of(RunStarted, job_id="trained")[1:])[-1].samples_done == saved
+    )
+    assert len(fleet.events_of(RunStarted, job_id="done")) == 1
     assert counted >= 20
 
     assert fleet.stop(NODE, signal.SIGTERM) == 0
     fleet.await_event(NodeOffline)
     for job_id in ("trained", "counted"):
-        (complete,) = fleet.told(RunProgressed, job_id=job_id, complete=True)[-1:]
+        (complete,) = fleet.events_of(RunProgressed, job_id=job_id, complete=True)[-1:]
         assert complete.samples_done == samples_of(fleet, job_id)
 
 
@@ -115,22 +120,22 @@ def test_failed_runner_leaves_the_other_running(fleet: Executors, fails_at: int)
     fleet.await_that(lambda: samples_of(fleet, "trained") > 40)
 
     failing = fleet.command(count("doomed", 10, fails_at))
-    fleet.await_that(lambda: len(fleet.told(NodeOnline)) == 2)
+    fleet.await_that(lambda: len(fleet.events_of(NodeOnline)) == 2)
 
-    assert fleet.told(NodeOnline)[-1].runners == ("lora",)
+    assert fleet.events_of(NodeOnline)[-1].runners == ("lora",)
     trained = samples_of(fleet, "trained")
     fleet.await_that(lambda: samples_of(fleet, "trained") > trained)
-    assert len(fleet.told(RunStarted, job_id="trained")) == 1
+    assert len(fleet.events_of(RunStarted, job_id="trained")) == 1
     later = fleet.command(count("refused", 3))
     refused = fleet.await_event(CommandRefused, command_id=later.id)
     assert (refused.runner, refused.reason) == ("counting", "runner_failed")
-    assert len(fleet.told(CommandRefused, command_id=failing.id)) == (1 if fails_at == 0 else 0)
+    assert len(fleet.events_of(CommandRefused, command_id=failing.id)) == (1 if fails_at == 0 else 0)
     assert "runner failed runner=counting" in fleet.log(NODE)
 
     assert fleet.stop(NODE, signal.SIGTERM) == 0
     fleet.start(NODE)
-    fleet.await_that(lambda: len(fleet.told(NodeOnline)) == 3)
-    assert fleet.told(NodeOnline)[-1].runners == ("lora", "counting")
+    fleet.await_that(lambda: len(fleet.events_of(NodeOnline)) == 3)
+    assert fleet.events_of(NodeOnline)[-1].runners == ("lora", "counting")
 
 
 def test_refused_command_is_reported_and_next_obeyed(
@@ -153,14 +158,14 @@ def test_refused_command_is_reported_and_next_obeyed(
 
         fleet.await_event(RunFinished, job_id="next")
 
-        assert [(r.command_id, r.runner, r.reason) for r in fleet.told(CommandRefused)] == [
+        assert [(r.command_id, r.runner, r.reason) for r in fleet.events_of(CommandRefused)] == [
             (f"{CELL}-u", None, "unknown_type"),
             (f"{CELL}-m", "counting", "malformed"),
             (lacking.id, "lora", "runner_missing"),
             (impossible.id, "counting", "impossible"),
             (late.id, "counting", "out_of_date"),
         ]
-        assert [run.job_id for run in fleet.told(RunStarted)] == ["next"]
+        assert [run.job_id for run in fleet.events_of(RunStarted)] == ["next"]
         fleet.await_that(lambda: fleet.journal(NODE).next_offset == 7)
         for line in (
             "command unreadable",

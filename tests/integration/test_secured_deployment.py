@@ -23,21 +23,21 @@ def test_bids_are_decided_shown_and_verified(start_up, tmp_path, monkeypatch, ca
     quote = {"cell": "demo", "vendor": "couriers", "leaves": True}
     (tmp_path / "quotes.yaml").write_text(json.dumps([quote]))
 
-    def said(*arguments: str) -> str:
+    def printed(*arguments: str) -> str:
         status = run(list(arguments))
         output = capsys.readouterr()
         assert (status, output.err) == (0, ""), (arguments, output)
         return output.out
 
     # Each of them finds the deployment and connects as the role whose part it plays.
-    assert "takes its quote back" in said("vendor-quote", str(tmp_path / "quotes.yaml"))
-    assert "a bid of" in said("quote", bids)
-    (decided,) = map(json.loads, said("submit", bids, "--json").splitlines())
+    assert "takes its quote back" in printed("vendor-quote", str(tmp_path / "quotes.yaml"))
+    assert "a bid of" in printed("quote", bids)
+    (decided,) = map(json.loads, printed("submit", bids, "--json").splitlines())
     assert decided["state"] == "admitted"
-    until(lambda: "slot " in said("explain", "rich"), "a slot is assigned, so the clock ticks")
-    assert "rich" in said("watch", "--once")
-    said("topics", "check")
-    assert "every decision follows from the ledger" in said("replay")
+    until(lambda: "slot " in printed("explain", "rich"), "a slot is assigned, so the clock ticks")
+    assert "rich" in printed("watch", "--once")
+    printed("topics", "check")
+    assert "every decision follows from the ledger" in printed("replay")
 
     # An executor is set up from the log, which nodes may not read, and then connects as a node.
     log = tmp_path / "executor.log"
@@ -71,4 +71,4 @@ def test_bids_are_decided_shown_and_verified(start_up, tmp_path, monkeypatch, ca
     up = start_up()
     up.await_ready()
     assert "a principal for each role" in up.output
-    assert "rich" in said("watch", "--once")
+    assert "rich" in printed("watch", "--once")

@@ -238,7 +238,7 @@ def test_solver_without_broker_answers_after_restart(
     broker.kill()
     solving.resume()
     assert solver.wait() == EXIT_FAILED
-    assert "millrace solver: PublishError: " in solver.output
+    assert "millrace solver: UnconfirmedAnswerError: " in solver.output
     broker.start()
     deployment.start_solver()
     until(lambda: outcomes(deployment, JobRejected), "the batch decided")

@@ -1,4 +1,4 @@
-"""The tours of pages, run as a stranger would."""
+"""The tours of pages, run as a newcomer would run them."""
 
 import os
 import re

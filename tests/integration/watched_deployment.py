@@ -14,7 +14,7 @@ from infra.log.target import Target
 from schemas.base import Event, Outcome
 from schemas.codec import decode_decision, decode_event
 from schemas.decisions import JobCompleted
-from schemas.fleet import NodeOnline
+from schemas.fleet import NodeOnline, RunReport
 from schemas.kafka_connection import KafkaConnection
 from schemas.topics import DECISIONS, LEDGER
 from streams.kafka.reader import KafkaReader
@@ -67,13 +67,24 @@ class WatchedDeployment:
         return self.deployment.layout.folders
 
     def until(self, question: Callable[[], object], what: str, timeout_s: float = READY_S) -> None:
-        """Wait until something is so, and start again what has died meanwhile."""
+        """Wait until a condition holds, and restart services that ended meanwhile.
+
+        The timeout counts from the latest report of a run, so a slow machine does not fail a test whose jobs
+        progress.
+        """
 
         def answer() -> object:
             self.deployment.keep_running()
             return question()
 
-        _until(answer, what, timeout_s)
+        while True:
+            reports = len(self.events(RunReport))
+            try:
+                _until(answer, what, timeout_s)
+                return
+            except AssertionError:
+                if len(self.events(RunReport)) == reports:
+                    raise
 
     def begin(self) -> None:
         self._decision_records = Records(self.target, DECISIONS)

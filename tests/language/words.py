@@ -4,7 +4,7 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +31,10 @@ REPLACED = {
     "whom": "a noun",
     "nobody": "no user, no process",
     "somebody": "a user, a process",
+    "teach": "pass, train",
+    "lodger": "borrower",
+    "stranger": "unknown process, other user",
+    "forgive": "tolerate, allow",
     "is none": "is invalid",
     "are none": "are invalid",
 }
@@ -48,6 +52,18 @@ def glossary_words(page: str) -> dict[str, str]:
 EMPTY_VERBS = ("do", "handle", "manage", "perform", "process", "take")
 """Verbs without content, by which no method of an interface begins."""
 
+REPLACED_IN_NAMES = {"take": "apply, claim, use, read", "remember": "record, keep"}
+"""Words without content, which are replaced in names; in sentences they have uses."""
+
+STORED_NAMES = {
+    "JobForetold", "believed_part", "beside", "foretold", "foretold_gain", "foretold_iterations",
+    "is_foretold", "remembered_slots", "takes_profiles",
+}  # fmt: skip
+"""Names of records, settings and facts, and of fields that have their values."""
+
+USED_IN_NAMES = {"alive", "is none"}
+"""Replaced words that have another meaning in names: that of processes, and that of Python's `None`."""
+
 MOST_WORDS = 8
 """Most words of a test's name after `test_`."""
 
@@ -62,9 +78,45 @@ _FORMS = {
     "believe": "believe|believes|believed",
     "foretell": "foretell|foretells|foretold|foretelling",
     "want": "want|wants|wanted",
+    "teach": "teach|teaches|taught|teaching",
+    "lodger": "lodgers?",
+    "stranger": "strangers?",
+    "forgive": "forgives?|forgave|forgiven|forgiving",
+    "take": "take|takes|took|taken|taking|taker|takers",
+    "remember": "remember|remembers|remembered|remembering",
 }
 _ALL_REPLACED = glossary_words(GLOSSARY.read_text(encoding="utf-8")) | REPLACED
 _PATTERNS = {word: re.compile(rf"\b(?:{_FORMS.get(word, word)})\b", re.IGNORECASE) for word in _ALL_REPLACED}
+_NAME_PATTERNS = {word: pattern for word, pattern in _PATTERNS.items() if word not in USED_IN_NAMES}
+_CODE_NAME_PATTERNS = _NAME_PATTERNS | {
+    word: re.compile(rf"\b(?:{_FORMS[word]})\b", re.IGNORECASE) for word in REPLACED_IN_NAMES
+}
+"""The patterns of all names but those of tests, which are sentences."""
+_EMPTY_WORDS = [
+    "a",
+    "an",
+    "and",
+    "by",
+    "for",
+    "in",
+    "is",
+    "it",
+    "its",
+    "of",
+    "on",
+    "one",
+    "return",
+    "returns",
+    "that",
+    "the",
+    "this",
+    "to",
+    "whether",
+    "with",
+]
+_ENDING = re.compile(r"(?<=\w{3})(ing|ied|ies|ed|es|s|e|y|d)$")
+_REPLACEMENTS = _ALL_REPLACED | REPLACED_IN_NAMES
+_PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z]+")
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`]*`")
 """Quoted names, such as a field of a schema, whose words are not those of a sentence."""
@@ -97,21 +149,64 @@ def faults(path: Path, root: Path) -> Iterator[Fault]:
 
 
 def page_faults(path: Path, root: Path) -> Iterator[Fault]:
-    """Yield the faults of a page's prose: all but its code, whether in blocks or in lines."""
+    """Yield the faults of a page's prose, or of a file of settings: all but the code in blocks or lines."""
     text = _FENCED.sub(lambda block: "\n" * block[0].count("\n"), path.read_text(encoding="utf-8"))
     for line, words in enumerate(text.split("\n"), 1):
         yield from _replaced(str(path.relative_to(root)), line, words)
 
 
 def name_faults(path: Path, root: Path) -> Iterator[Fault]:
-    """Yield the faults of the names of a file's tests."""
+    """Yield the faults of a file's names; those of tests are also short."""
     place = str(path.relative_to(root))
+    for line, name in names(ast.parse(path.read_text(encoding="utf-8"))):
+        is_test = name.startswith("test_")
+        if is_test and len(name.split("_")) > MOST_WORDS + 1:
+            yield Fault(place, line, f"a test has at most {MOST_WORDS} words", name)
+        if name not in STORED_NAMES:
+            patterns = _NAME_PATTERNS if is_test else _CODE_NAME_PATTERNS
+            yield from _replaced(place, line, " ".join(_PART.findall(name)), patterns)
+
+
+def names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the names that a file gives, with their lines: all but those of local variables."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield node.lineno, name
+            case ast.ClassDef(name=name):
+                yield node.lineno, name
+                yield from _assigned(node.body)
+            case ast.arg(arg=name) | ast.alias(asname=str(name)):
+                yield node.lineno, name
+            case ast.Attribute(attr=name, ctx=ast.Store()):
+                yield node.lineno, name
+    yield from _assigned(tree.body)
+
+
+def _assigned(body: list[ast.stmt]) -> Iterator[tuple[int, str]]:
+    for statement in body:
+        match statement:
+            case ast.Assign(targets=targets):
+                found = [target.id for target in targets if isinstance(target, ast.Name)]
+                yield from ((statement.lineno, name) for name in found)
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                yield statement.lineno, name
+
+
+def repetitions(path: Path, root: Path) -> Iterator[Fault]:
+    """Yield the docstrings of functions and classes that have no word besides their names and types."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-            words = node.name.split("_")[1:]
-            if len(words) > MOST_WORDS:
-                yield Fault(place, node.lineno, f"a test has at most {MOST_WORDS} words", node.name)
-            yield from _replaced(place, node.lineno, " ".join(words))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            text = ast.get_docstring(node) or ""
+            known = [node.name, *_EMPTY_WORDS]
+            if not isinstance(node, ast.ClassDef):
+                known += [ast.unparse(node.args), ast.unparse(node.returns) if node.returns else ""]
+            if text and "\n" not in text and _stems(text) <= _stems(" ".join(known)):
+                yield Fault(str(path.relative_to(root)), node.lineno, "a docstring repeats the name", text)
+
+
+def _stems(text: str) -> set[str]:
+    return {_ENDING.sub("", part.lower()) for part in _PART.findall(text)}
 
 
 def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -152,9 +247,11 @@ def comments(source: str) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string
 
 
-def _replaced(path: str, line: int, text: str) -> Iterator[Fault]:
+def _replaced(
+    path: str, line: int, text: str, patterns: Mapping[str, re.Pattern[str]] = _PATTERNS
+) -> Iterator[Fault]:
     words = _CODE.sub("", text)
-    for word, pattern in _PATTERNS.items():
+    for word, pattern in patterns.items():
         for match in pattern.finditer(words):
             around = " ".join(words[max(match.start() - 30, 0) : match.end() + 30].split())
-            yield Fault(path, line, f"{word!r} is replaced by {_ALL_REPLACED[word]}", around)
+            yield Fault(path, line, f"{word!r} is replaced by {_REPLACEMENTS[word]}", around)

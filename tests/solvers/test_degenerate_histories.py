@@ -137,7 +137,7 @@ def test_sales_taken_back_leave_no_rounding_errors(sales, rng):
     back = sales[:]
     rng.shuffle(back)
     for units in back:
-        curve.take_back(5.0, units, 4, 0)
+        curve.remove(5.0, units, 4, 0)
         assert curve.mean_sale_units <= 1.001 * max(sales)
         assert curve.mean_window_slots is None or curve.mean_window_slots == pytest.approx(4, rel=1e-3)
     assert curve.sold_units == 0

@@ -74,7 +74,7 @@ def played(bench: Bench, seed: int, restart_share: float = 0.0) -> list[Outcome]
             if restarts.random() < restart_share:
                 bench.cell = Cell.restore(bench.cell.snapshot())
             outcomes += bench.send(titan_answer(requested))
-        held.take(bench.decisions[known:])
+        held.fold(bench.decisions[known:])
         known = len(bench.decisions)
         assert held.by_job == held_cells(bench.zone), "the decisions tell who holds which cells"
         decided += outcomes

@@ -288,7 +288,7 @@ def test_mutated_events_among_good_ones_are_all_answered(seed: int) -> None:
     while handled.total() < MUTANTS_PER_SEED:
         seen[type(event)] = event
         outcomes = bench.send(event)
-        held.take(bench.decisions[known:])
+        held.fold(bench.decisions[known:])
         known = len(bench.decisions)
         kinds = sorted(seen, key=lambda kind: kind.TYPE)
         weights = [WEIGHTS.get(kind, 1.0) for kind in kinds]
@@ -303,7 +303,7 @@ def test_mutated_events_among_good_ones_are_all_answered(seed: int) -> None:
                 feed(twin, mutant)
                 feed(twin, bid("after"))
             else:
-                held.take(feed(bench.cell, mutant))
+                held.fold(feed(bench.cell, mutant))
             assert held.by_job == held_cells(bench.zone), "the decisions tell who holds which cells"
         bench.ledger += [None] * (bench.cell.offset + 1 - len(bench.ledger))
         event = coming.send(outcomes)

@@ -150,7 +150,7 @@ def test_run_above_declared_memory_ends_job(report) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "taken_gib"),
+    ("rows", "used_gib"),
     [
         ((), None),
         ((), 2.0 + MEMORY_TOLERANCE_GIB),
@@ -159,9 +159,9 @@ def test_run_above_declared_memory_ends_job(report) -> None:
     ],
     ids=["not measured", "within the tolerance", "the zone's own measure", "more than the zone's measure"],
 )
-def test_other_run_above_memory_continues(rows, taken_gib) -> None:
+def test_other_run_above_memory_continues(rows, used_gib) -> None:
     bench = bench_with(*rows)
     (admitted,) = bench.send(bid(memory_gib=2.0))
     node = nodes_by_slot(admitted)[0]
     bench.send(tick(0), started(node, 0, 0))
-    assert bench.send(progressed(node, 0, 50).model_copy(update={"memory_gib": taken_gib})) == []
+    assert bench.send(progressed(node, 0, 50).model_copy(update={"memory_gib": used_gib})) == []

@@ -101,7 +101,7 @@ class Fetches:
             yield SimpleNamespace(message=message)
 
 
-def offsets_taken(data_dir: Path, monkeypatch: pytest.MonkeyPatch, moves_after: int | None) -> list[int]:
+def offsets_read(data_dir: Path, monkeypatch: pytest.MonkeyPatch, moves_after: int | None) -> list[int]:
     """Offsets that an agent takes of two fetches, where partitions move while it has one of them in hand."""
 
     async def run() -> list[int]:
@@ -125,10 +125,10 @@ def offsets_taken(data_dir: Path, monkeypatch: pytest.MonkeyPatch, moves_after: 
 
 
 def test_agent_takes_records_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert offsets_taken(tmp_path, monkeypatch, moves_after=None) == [0, 1, 2, 3, 4]
+    assert offsets_read(tmp_path, monkeypatch, moves_after=None) == [0, 1, 2, 3, 4]
 
 
 def test_what_was_fetched_before_partitions_moved_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert offsets_taken(tmp_path, monkeypatch, moves_after=1) == [0, 1]
+    assert offsets_read(tmp_path, monkeypatch, moves_after=1) == [0, 1]

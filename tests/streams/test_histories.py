@@ -33,7 +33,7 @@ def test_each_bid_is_decided_and_job_ends_once(seed, policy):
     while event is not None:
         known = len(bench.decisions)
         outcomes = bench.send(event)
-        held.take(bench.decisions[known:])
+        held.fold(bench.decisions[known:])
         assert held.by_job == held_cells(bench.zone), "the decisions tell who holds which cells"
         for outcome in outcomes:
             match outcome:

@@ -136,14 +136,14 @@ def test_refused_with_a_reason(changes: dict[str, object], expected: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("book", "rules", "said"),
+    ("book", "rules", "advice"),
     [
         pytest.param(FIRST, 2, "(it has 1): a newer version of Millrace has them", id="newer"),
         pytest.param(SECOND, 1, "(it has 2): version 0.1.0 of Millrace has them", id="former"),
         pytest.param(BOTH, 3, "(it has 1, 2): a newer version of Millrace has them", id="newest"),
     ],
 )
-def test_a_configuration_names_rules_that_the_worker_has(book: RuleBook, rules: int, said: str) -> None:
+def test_a_configuration_names_rules_that_the_worker_has(book: RuleBook, rules: int, advice: str) -> None:
     inputs = {"t.cells": IntakeTopic(EVENTS_BY_TOPIC["cells"], "t.cells.dlt")}
     intake = replace(INTAKE, inputs=inputs, book=book)
 
@@ -153,7 +153,7 @@ def test_a_configuration_names_rules_that_the_worker_has(book: RuleBook, rules: 
         sent = record("cells", value=envelope.value, headers=tuple(envelope.headers()))
         return admitted(sent, intake)
 
-    refused = f"the configuration names rules {rules}, which this program does not have {said}"
+    refused = f"the configuration names rules {rules}, which this program does not have {advice}"
     assert reason(configured(rules)) == refused
     assert configured(book.newest.version).topic == "t.ledger"
 

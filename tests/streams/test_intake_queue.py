@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.kafka.records import Place, ReadRecord
+from streams.kafka.records import Partition, ReadRecord
 from streams.worker.intake_queue import LONGEST_WAIT_S, IntakeQueue, RecordTimes, Waiting
 
 INTERVAL_S = 1 / 128
-JOBS = Place("jobs", 0)
+JOBS = Partition("jobs", 0)
 NOW_S = 0.0
 """Long before anything is overdue."""
 
@@ -219,6 +219,6 @@ def test_record_time_is_bounded_by_now_and_partition():
     assert times.of(JOBS, 10**15, now_s=130.0) == 130.0
     assert times.of(JOBS, None, now_s=131.0) == 131.0
     assert times.of(JOBS, 100_000, now_s=131.0) == 130.0
-    assert times.of(Place("jobs", 1), 0, now_s=131.0) == 0.0, "another partition"
+    assert times.of(Partition("jobs", 1), 0, now_s=131.0) == 0.0, "another partition"
     times.forget()
     assert times.of(JOBS, 0, now_s=131.0) == 0.0

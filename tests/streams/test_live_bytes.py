@@ -43,7 +43,7 @@ from tests.support.cells import (
     ask,
     bid,
     configuration,
-    heard,
+    node_seen,
     nodes_by_slot,
     offline,
     online,
@@ -192,7 +192,9 @@ def test_replanned_plan_has_limited_extra_room() -> None:
     live.add(others)
     assert bench.send(bid("k"))[0].reason == "cell_full"
     node = nodes_by_slot(admitted)[1]
-    assert "millrace.job.replanned.v1" in {outcome.TYPE for outcome in bench.send(heard(node), offline(node))}
+    assert "millrace.job.replanned.v1" in {
+        outcome.TYPE for outcome in bench.send(node_seen(node), offline(node))
+    }
     live.add(configuration.live_jobs_bytes - live.total)
     node = bench.job("j")["plan"][0]["node"]
     refunded = next(outcome for outcome in bench.send(offline(node)) if isinstance(outcome, JobRefunded))
@@ -313,7 +315,7 @@ def test_loan_fits_counted_bytes() -> None:
         )
         return configuration(zones=(zone(id=longest_zone), lent))
 
-    def taken_bytes() -> int:
+    def used_bytes() -> int:
         state = msgpack.unpackb(bench.cell.packed())
         return len(msgpack.packb([state["lent"], state["nodes"], state["loans"]]))
 
@@ -323,7 +325,7 @@ def test_loan_fits_counted_bytes() -> None:
     bench.send(lending(2), tick(0))
     own, lent = bench.cell.configuration.zones
     (server, _), said = [node.id for node in lent.nodes], {"cell": "c", "zone": lent.id}
-    before = taken_bytes()
+    before = used_bytes()
     bench.send(
         InferenceLoadReported(**said, time_s=EPOCH_S, load=0.0),
         CapacityOffered(**said, offer_id="o", servers=(server,)),
@@ -336,7 +338,7 @@ def test_loan_fits_counted_bytes() -> None:
     )
     assert bench.cell.nodes.loan_status(server) == "draining"
     lost_bytes = len(own.nodes) * (LONGEST_ID + 3)
-    assert 0 < taken_bytes() - before - lost_bytes <= counted
+    assert 0 < used_bytes() - before - lost_bytes <= counted
 
 
 def test_self_pricing_zone_fits_counted_bytes() -> None:

@@ -1,4 +1,4 @@
-"""Nodes are silent when they were, not when their reader was late."""
+"""A node counts as silent because it was silent, not because its reader was late."""
 
 import itertools
 
@@ -18,12 +18,12 @@ class Listener:
         self.now_s = 100.0
         self.monitor = LivenessMonitor(self.now_s)
 
-    def listen(self, for_s: float, heard: tuple[str, ...] = ()) -> None:
+    def listen(self, for_s: float, reporting: tuple[str, ...] = ()) -> None:
         """Observe without a pause, with presence reports of these nodes all the while."""
         for _ in range(round(for_s / STEP_S)):
             self.now_s += STEP_S
             self.monitor.listen(0, self.now_s)
-            for node in heard:
+            for node in reporting:
                 self.monitor.note_sign(0, "c", node, self.now_s)
 
     def pause(self, for_s: float) -> None:
@@ -35,16 +35,16 @@ class Listener:
 
 def test_stopped_node_is_silent_after_its_timeout():
     listener = Listener()
-    listener.listen(5.0, heard=("stops", "lives"))
-    listener.listen(TIMEOUT_S, heard=("lives",))
+    listener.listen(5.0, reporting=("stops", "lives"))
+    listener.listen(TIMEOUT_S, reporting=("lives",))
     assert not listener.silent("stops")
-    listener.listen(STEP_S, heard=("lives",))
+    listener.listen(STEP_S, reporting=("lives",))
     assert (listener.silent("stops"), listener.silent("lives")) == (True, False)
 
 
 def test_pause_of_reader_counts_for_no_node():
     listener = Listener()
-    listener.listen(5.0, heard=("n",))
+    listener.listen(5.0, reporting=("n",))
     listener.pause(300.0)
     listener.listen(TIMEOUT_S)
     assert not listener.silent("n")
@@ -54,7 +54,7 @@ def test_pause_of_reader_counts_for_no_node():
 
 def test_silent_node_is_found_despite_pauses():
     listener = Listener()
-    listener.listen(5.0, heard=("dead",))
+    listener.listen(5.0, reporting=("dead",))
     for _ in range(6):
         listener.listen(2.0)
         listener.pause(60.0)
@@ -70,7 +70,7 @@ def test_unheard_node_is_silent_after_listening_timeout():
     assert listener.silent("unheard")
 
 
-def flood(listener: Listener, for_s: float, reads_for_s: float, heard: tuple[str, ...] = ()) -> None:
+def flood(listener: Listener, for_s: float, reads_for_s: float, reporting: tuple[str, ...] = ()) -> None:
     """Read records that were appended in `for_s`, one every 10 ms, without ever having read all."""
     broker_s = 9_000.0 + listener.now_s
     count = round(for_s / 0.01)
@@ -78,20 +78,20 @@ def flood(listener: Listener, for_s: float, reads_for_s: float, heard: tuple[str
         listener.now_s += reads_for_s / count
         listener.monitor.read(0, broker_s + number * 0.01)
         if number % 200 == 0:
-            for node in heard:
+            for node in reporting:
                 listener.monitor.note_sign(0, "c", node, listener.now_s)
 
 
 def test_silent_node_is_found_behind_endless_flood():
     listener = Listener()
-    listener.listen(5.0, heard=("dead", "lives"))
-    flood(listener, TIMEOUT_S + 1.0, reads_for_s=20.0, heard=("lives",))
+    listener.listen(5.0, reporting=("dead", "lives"))
+    flood(listener, TIMEOUT_S + 1.0, reads_for_s=20.0, reporting=("lives",))
     assert (listener.silent("dead"), listener.silent("lives")) == (True, False)
 
 
 def test_listening_behind_flood_counts_once():
     listener = Listener()
-    listener.listen(5.0, heard=("n",))
+    listener.listen(5.0, reporting=("n",))
     for _ in range(10):
         flood(listener, 1.0, reads_for_s=1.0)
         listener.monitor.listen(0, listener.now_s)
@@ -100,7 +100,7 @@ def test_listening_behind_flood_counts_once():
 
 def test_broker_outage_counts_for_no_node():
     listener = Listener()
-    listener.listen(5.0, heard=("n",))
+    listener.listen(5.0, reporting=("n",))
     listener.monitor.read(0, 9_000.0)
     listener.monitor.read(0, 9_060.0)
     assert listener.monitor.silence_s(0, "c", "n") < 1.0
@@ -124,7 +124,7 @@ def test_no_node_is_silent_without_listening():
 
 def test_reports_are_awaited_after_pause():
     listener = Listener()
-    listener.listen(5.0, heard=("a", "b"))
+    listener.listen(5.0, reporting=("a", "b"))
     listener.pause(30.0)
     listener.listen(STEP_S)
     settled = listener.monitor.settled
@@ -137,7 +137,7 @@ def test_reports_are_awaited_after_pause():
 
 def test_late_report_counts_from_start_of_pause():
     listener = Listener()
-    listener.listen(5.0, heard=("a",))
+    listener.listen(5.0, reporting=("a",))
     listener.pause(30.0)
     listener.monitor.note_sign(0, "c", "a", listener.now_s)
     listener.listen(STEP_S)
@@ -166,17 +166,17 @@ def test_assignment_restarts_listening():
     steps=st.lists(
         st.tuples(st.floats(0.01, 30.0), st.sampled_from(["listen", "read", "away"])), max_size=60
     ),
-    heard_every=st.integers(1, 5),
+    reports_every=st.integers(1, 5),
 )
-def test_regularly_reporting_node_is_never_silent(steps: list[tuple[float, str]], heard_every: int) -> None:
+def test_regularly_reporting_node_is_never_silent(steps: list[tuple[float, str]], reports_every: int) -> None:
     """Whatever the pauses: what counts between two signs is at most the steps of listening between them."""
     monitor, now_s = LivenessMonitor(0.0), 0.0
     for number, (step_s, what) in zip(itertools.count(), steps, strict=False):
         now_s += step_s
         if what == "read":
             monitor.read(0, 9_000.0 + now_s)
-        if number % heard_every == 0:
+        if number % reports_every == 0:
             monitor.note_sign(0, "c", "n", now_s)
         if what == "listen":
             monitor.listen(0, now_s)
-        assert monitor.silence_s(0, "c", "n") <= (heard_every + 1) * LONGEST_STEP_S
+        assert monitor.silence_s(0, "c", "n") <= (reports_every + 1) * LONGEST_STEP_S

@@ -30,14 +30,14 @@ class Log:
         return cls(tuple(map(ledger_line, ledger)), tuple(decision.canonical + b"\n" for decision in decided))
 
 
-HEARD = NodeSeen(cell="alpha", node="alpha-n0", base_model="tiny", runners=("lora",))
-LEDGER = events.ledger([HEARD if isinstance(event, RunStarted) else event for event in events.stream(7)])
+SEEN = NodeSeen(cell="alpha", node="alpha-n0", base_model="tiny", runners=("lora",))
+LEDGER = events.ledger([SEEN if isinstance(event, RunStarted) else event for event in events.stream(7)])
 """A configuration, a tick, three bids, one for an unknown zone, a node's sign of life, which decides nothing,
 and a bid: so the last event is decided."""
 LOG = Log.of(LEDGER)
 SHORT = Log.of(LEDGER[:3])
 """The log up to the first bid, for the cases that change every byte."""
-QUIET = next(index for index, entry in enumerate(LEDGER) if entry.envelope.event is HEARD)
+QUIET = next(index for index, entry in enumerate(LEDGER) if entry.envelope.event is SEEN)
 LAST = len(LEDGER) - 1
 
 

@@ -334,7 +334,7 @@ def _market(name: str, rng: random.Random) -> Iterator[None]:
         outcomes = bench.send(event)
         outcomes += bench.send(*(titan_answer(each) for each in outcomes if isinstance(each, SolveRequested)))
         if name == "loans":
-            bench.send(*inference_says(rng, bench))
+            bench.send(*inference_reports(rng, bench))
         yield
         try:
             event = coming.send(outcomes)
@@ -342,7 +342,7 @@ def _market(name: str, rng: random.Random) -> Iterator[None]:
             return
 
 
-def inference_says(rng: random.Random, bench: Bench) -> list[Event]:
+def inference_reports(rng: random.Random, bench: Bench) -> list[Event]:
     """Something about servers that are lent; whether it makes sense is the cell's to judge."""
     if bench.cell.time_s is None:
         return []

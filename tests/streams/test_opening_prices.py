@@ -1,4 +1,4 @@
-"""A zone whose prices open at a forecast and rise as earlier bids taught it."""
+"""A zone whose prices open at a forecast and rise with earlier bids."""
 
 import pytest
 from hypothesis import given, settings

@@ -13,7 +13,7 @@ def window(limit: int = 80, limit_per_writer: int = 10) -> RecentIds:
 def test_an_id_is_noted_once_per_writer():
     ids = window()
     assert [ids.note("ada", "1"), ids.note("ada", "1"), ids.note("bob", "1")] == [True, False, True]
-    assert (ids.knows("ada", "1"), ids.knows("eve", "1")) == (True, False)
+    assert (ids.has("ada", "1"), ids.has("eve", "1")) == (True, False)
 
 
 def test_whoever_floods_the_window_forgets_its_own_ids():
@@ -32,7 +32,7 @@ def test_longest_idle_writer_loses_ids_first():
     ids.note("bob", "1")
     ids.note("ada", "2")
     ids.note("eve", "1")
-    assert [ids.knows("ada", "1"), ids.knows("bob", "1"), ids.knows("eve", "1")] == [True, False, True]
+    assert [ids.has("ada", "1"), ids.has("bob", "1"), ids.has("eve", "1")] == [True, False, True]
 
 
 @given(
@@ -49,5 +49,5 @@ def test_window_is_bounded_and_state_continues(
         twin.restore(ids.state())
         assert twin.note(writer, str(id)) == ids.note(writer, str(id)), f"step {number}"
         assert twin.state() == ids.state()
-        assert ids.knows(writer, str(id))
+        assert ids.has(writer, str(id))
         assert sum(len(kept) // 16 for _, kept in ids.state()) <= limit

@@ -12,7 +12,7 @@ from tests.support.cells import Bench, tick
 from tests.support.loans import lending_cell, offered, reported
 
 
-def told(states: ZoneStates, bench: Bench, decided: int = 0) -> list[ZoneState]:
+def sent_states(states: ZoneStates, bench: Bench, decided: int = 0) -> list[ZoneState]:
     """Return the states sent because of the decisions from `decided` on; each record is valid under the
     schema."""
     records = list(states.records(bench.cell, bench.decisions[decided:]))
@@ -33,23 +33,23 @@ def bench_of_loans() -> Bench:
 
 def test_zones_of_cell_are_published_once() -> None:
     bench, states = bench_of_loans(), ZoneStates("t")
-    assert [state.zone for state in told(states, bench)] == list(bench.cell.configuration.zones)
+    assert [state.zone for state in sent_states(states, bench)] == list(bench.cell.configuration.zones)
     decided = len(bench.decisions)
     bench.send(tick(0))
-    assert told(states, bench, decided) == []
+    assert sent_states(states, bench, decided) == []
     states.forget()
-    assert len(told(states, bench)) == len(bench.cell.configuration.zones)
+    assert len(sent_states(states, bench)) == len(bench.cell.configuration.zones)
 
 
 def test_only_operator_loans_change_zone_state() -> None:
     bench, states = bench_of_loans(), ZoneStates("t")
     bench.send(tick(0), reported(0.1))
-    told(states, bench)
+    sent_states(states, bench)
     decided = len(bench.decisions)
     bench.send(offered("s9"))
     assert "s9" in bench.cell.nodes.loans
-    assert told(states, bench, decided) == []
+    assert sent_states(states, bench, decided) == []
     decided = len(bench.decisions)
     bench.send(NodeLent(cell="c", node="s1", zone="z"))
-    (state,) = told(states, bench, decided)
+    (state,) = sent_states(states, bench, decided)
     assert (state.zone.id, state.elsewhere) == ("inf", ("s1",))

@@ -8,8 +8,8 @@ def board_of(simulation: Simulation, cell: str = "c") -> Board:
     """Run a simulation and fold its steps at their exact times."""
     board = Board(cell)
 
-    def take(step: Step) -> None:
+    def fold(step: Step) -> None:
         board.fold_step(step.time_s, step.entry, step.decisions)
 
-    simulation.pass_on(take)
+    simulation.pass_on(fold)
     return board

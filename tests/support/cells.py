@@ -193,7 +193,7 @@ def offline(node: str) -> NodeOffline:
     return NodeOffline(cell="c", node=node)
 
 
-def heard(node: str) -> NodeSeen:
+def node_seen(node: str) -> NodeSeen:
     return NodeSeen(cell="c", node=node, base_model="tiny", runners=("lora",))
 
 

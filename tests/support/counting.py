@@ -18,7 +18,7 @@ class CountingRunner:
         self._report = context.report
         self._order: CountOrdered | None = None
         self._count = 0
-        self._is_told = False
+        self._is_reported = False
         """Whether this process has reported the run's start."""
 
     def validate(self, command: Command) -> Objection | None:
@@ -33,7 +33,7 @@ class CountingRunner:
             case CountOrdered(fails_at=0):
                 raise RuntimeError("cannot count")
             case CountOrdered():
-                self._order, self._count, self._is_told = command, command.start, False
+                self._order, self._count, self._is_reported = command, command.start, False
             case CountCancelled() if self._order is not None and self._order.job_id == command.job_id:
                 self._order = None
 
@@ -50,8 +50,8 @@ class CountingRunner:
         order = self._order
         if order is None:
             return "idle"
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_reported:
+            self._is_reported = True
             self._report(RunStarted(**self._place(order), samples_done=self._count))
         self._count += 1
         if self._count == order.fails_at:

@@ -157,23 +157,25 @@ class ObedientNodes:
             if isinstance(command, Command) and command.node in self.lost:
                 continue
             if isinstance(command, WorkersAssigned):
-                self._say(started(command))
+                self._publish(started(command))
                 if command.members[0].node == command.node:
                     self.leading[command.job_id] = command
             elif isinstance(command, NodeMoved) and command.to_zone == ZONE:
-                self._say(NodeOnline(cell=CELL, node=command.node, base_model="any", runners=("elastic",)))
+                self._publish(
+                    NodeOnline(cell=CELL, node=command.node, base_model="any", runners=("elastic",))
+                )
             elif isinstance(command, WorkersReleased):
-                self._say(gone(command))
+                self._publish(gone(command))
                 if command.reason != "scaled_in":
                     self.leading.pop(command.job_id, None)
 
     def end(self, job_id: str) -> None:
         """A job's work is done."""
         leader = self.leading.pop(job_id)
-        self._say(finished(leader))
+        self._publish(finished(leader))
         for member in leader.members[1:]:
             other = leader.model_copy(update={"node": member.node})
-            self._say(progressed(other, leader.workload.work_samples, complete=True))
+            self._publish(progressed(other, leader.workload.work_samples, complete=True))
 
     def lose(self, node: str) -> None:
         """Lose a node, with all of its reports that are not sent."""
@@ -190,7 +192,7 @@ class ObedientNodes:
             del self.due[node]
         return report
 
-    def _say(self, report: FleetEvent) -> None:
+    def _publish(self, report: FleetEvent) -> None:
         self.due.setdefault(report.node, deque()).append(report)
 
 

@@ -45,38 +45,38 @@ class LivelyBench(ElasticBench):
     def __init__(self, configured: CellConfigured) -> None:
         super().__init__()
         self.nodes = ObedientNodes()
-        self.tell(configured, tick(0.0))
+        self.exchange(configured, tick(0.0))
 
-    def tell(self, *events: Event) -> list[Outcome]:
+    def exchange(self, *events: Event) -> list[Outcome]:
         """Send events, and the nodes' reports to the decisions; return all outcomes."""
         outcomes: list[Outcome] = []
         for event in events:
-            outcomes += self._tell(event)
+            outcomes += self._exchange(event)
         return outcomes
 
     def rounds(self, first: int, last: int) -> list[Outcome]:
         """The ticks of these rounds of allocation."""
-        return self.tell(*(tick(number * INTERVAL_S) for number in range(first, last + 1)))
+        return self.exchange(*(tick(number * INTERVAL_S) for number in range(first, last + 1)))
 
     def end(self, job_id: str) -> list[Outcome]:
         """A job's work is done."""
         self.nodes.end(job_id)
         return list(self._reports())
 
-    def _tell(self, event: Event) -> Iterator[Outcome]:
+    def _exchange(self, event: Event) -> Iterator[Outcome]:
         outcomes = self.send(event)
         self.nodes.obey(outcomes)
         yield from outcomes
         for outcome in outcomes:
             if isinstance(outcome, NodeStatusChanged) and outcome.reason == "awaited":
-                yield from self._tell(
+                yield from self._exchange(
                     NodeOnline(cell=CELL, node=outcome.node, base_model="any", runners=("elastic",))
                 )
         yield from self._reports()
 
     def _reports(self) -> Iterator[Outcome]:
         while self.nodes.due:
-            yield from self._tell(self.nodes.next_report(min(self.nodes.due)))
+            yield from self._exchange(self.nodes.next_report(min(self.nodes.due)))
 
 
 def loaded(load: float, time_s: float = 0.0) -> InferenceLoadReported:

@@ -21,7 +21,7 @@ from tests.support.cells import (
     bid,
     failed,
     finished,
-    heard,
+    node_seen,
     offline,
     online,
     progressed,
@@ -173,7 +173,7 @@ def _of_nodes(rng: random.Random, nodes: Sequence[str]) -> Iterator[Event]:
     for node in nodes:
         fate = rng.random()
         if fate < 0.87:
-            yield heard(node)
+            yield node_seen(node)
         elif fate < 0.91:
             yield silent(node)
         elif fate < 0.95:

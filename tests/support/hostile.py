@@ -1,4 +1,4 @@
-"""Characters with which a stranger may fool a terminal, or whoever reads it."""
+"""Characters by which a sender may deceive a terminal or its reader."""
 
 HOSTILE = {
     "escape sequence": "\x1b[2J",

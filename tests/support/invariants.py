@@ -78,7 +78,7 @@ def handle_checked(cell: Cell, event: LedgerEvent) -> list[Decision]:
         if isinstance(decision.outcome, JobAdmitted):
             check_award(decision.outcome, cell.zones[decision.outcome.zone])
         if bid is not None and isinstance(decision.outcome, JobAdmitted | JobRejected):
-            check_offer_knows_no_bid(rewound, event, bid, decision.outcome)
+            check_offer_ignores_bid(rewound, event, bid, decision.outcome)
     return decisions
 
 
@@ -189,7 +189,7 @@ def check_award(outcome: JobAdmitted, zone: AuctionZone) -> None:
     assert plan.samples >= job.workload.work_samples
 
 
-def check_offer_knows_no_bid(
+def check_offer_ignores_bid(
     rewound: bytes, event: LedgerEvent, bid: JobSubmitted, outcome: JobAdmitted | JobRejected
 ) -> None:
     """Price and plan stay the same if a winner bids nothing instead, or a loser everything."""

@@ -87,18 +87,18 @@ def small_cases(
     market.node_up[:] = draw(st.lists(up, min_size=len(of.nodes), max_size=len(of.nodes)))
     samples = [draw(st.integers(0 if index else 1, 5)) for index in range(len(shapes))]
     most_work_samples = max(samples) * draw(st.integers(1, slots))
-    wanted = demand(of, draw(st.integers(1, most_work_samples)), samples, float(draw(st.integers(1, 4))))
+    needed = demand(of, draw(st.integers(1, most_work_samples)), samples, float(draw(st.integers(1, 4))))
     options = [
         VendorOption(f"vendor{number}", draw(st.integers(0, 12)), draw(st.sampled_from([0, 0, 1, slots])))
         for number in range(draw(st.integers(1, 3)))
     ]
     first = draw(st.integers(1, 2 + slots))
-    return market, wanted, options, first, draw(st.integers(max(first, 3), 9))
+    return market, needed, options, first, draw(st.integers(max(first, 3), 9))
 
 
 def every_schedule(
     market: Market,
-    wanted: Demand,
+    needed: Demand,
     options: list[VendorOption],
     first_slot: int,
     last_slot: int,
@@ -117,31 +117,31 @@ def every_schedule(
         for row, index in enumerate(market.fleet.class_of_row):
             room = (
                 market.node_up[row]
-                and market.free_samples[column, row] >= wanted.samples[index]
-                and market.free_gib[column, row] >= wanted.memory_gib
+                and market.free_samples[column, row] >= needed.samples[index]
+                and market.free_gib[column, row] >= needed.memory_gib
             )
-            if wanted.samples[index] > 0 and (room or not room_only):
+            if needed.samples[index] > 0 and (room or not room_only):
                 rows.append(row)
         choices.append(rows)
     for picks in itertools.product(*choices):
         taken = [(slot, row) for slot, row in zip(slots, picks, strict=True) if row is not None]
-        done = sum(int(wanted.samples[market.fleet.class_of_row[row]]) for _, row in taken)
-        if done < wanted.work_samples:
+        done = sum(int(needed.samples[market.fleet.class_of_row[row]]) for _, row in taken)
+        if done < needed.work_samples:
             continue
         placement = Placement(tuple(slot for slot, _ in taken), tuple(row for _, row in taken))
         for option in options:
             if taken[0][0] >= begin + option.delay_slots:
-                yield describe(market, wanted, option, placement)
+                yield describe(market, needed, option, placement)
 
 
-def additive_cost(market: Market, wanted: Demand, schedule: Schedule) -> float:
+def additive_cost(market: Market, needed: Demand, schedule: Schedule) -> float:
     """q + sum(e + s lambda + r phi), cell by cell (constraint 6a)."""
     prices = []
     for slot, row in zip(schedule.placement.slots, schedule.placement.rows, strict=True):
         index = market.fleet.class_of_row[row]
         column = slot - market.first_slot
-        prices.append(market.compute_price[column, row] * wanted.compute_share[index])
-        prices.append(market.memory_price[column, row] * wanted.memory_share[index])
+        prices.append(market.compute_price[column, row] * needed.compute_share[index])
+        prices.append(market.memory_price[column, row] * needed.memory_share[index])
     return math.fsum([schedule.vendor_micros, schedule.operational_micros, *prices])
 
 
@@ -157,8 +157,8 @@ def posted(market: Market, slot_s: float) -> Auctioneer:
 
 
 def award(
-    auctioneer: Auctioneer, bid_micros: int, wanted: Demand, first_slot: int, last_slot: int
+    auctioneer: Auctioneer, bid_micros: int, needed: Demand, first_slot: int, last_slot: int
 ) -> Award | None:
     """Return a bid's award for a task without a vendor that may run in these slots; None if it loses."""
-    request = Request("j", wanted, [VendorOption(None, 0, 0)], first_slot, last_slot)
+    request = Request("j", needed, [VendorOption(None, 0, 0)], first_slot, last_slot)
     return auctioneer.decide(bid_micros, request, auctioneer.appraise(request))

@@ -172,7 +172,7 @@ class ObedientNodes:
         """Take commands on."""
         for command in outcomes:
             if isinstance(command, RanksAssigned):
-                self.say(started(command))
+                self.publish(started(command))
                 if command.members[0].node == command.node:
                     self.leading[command.job_id] = command
                     self.revisions[command.job_id] = command.revision
@@ -180,19 +180,19 @@ class ObedientNodes:
                 assert command.revision >= self.revisions[command.job_id]
                 self.revisions[command.job_id] = command.revision
             elif isinstance(command, NodeMoved) and command.to_zone == ZONE:
-                self.say(online(command.node))
+                self.publish(online(command.node))
             elif isinstance(command, RanksReleased):
-                self.say(gone(command))
+                self.publish(gone(command))
                 self.leading.pop(command.job_id, None)
 
     def end(self, job_id: str) -> None:
         """A job's work is done."""
         leader = self.leading.pop(job_id)
         total = leader.workload.total_samples or 7
-        self.say(finished(leader, total))
+        self.publish(finished(leader, total))
         for member in leader.members[1:]:
             other = leader.model_copy(update={"node": member.node})
-            self.say(progressed(other, total, complete=True))
+            self.publish(progressed(other, total, complete=True))
 
     def lose(self, node: str) -> None:
         """Lose a node, with all of its reports that are not sent."""
@@ -208,7 +208,7 @@ class ObedientNodes:
             del self.due[node]
         return report
 
-    def say(self, report: FleetEvent) -> None:
+    def publish(self, report: FleetEvent) -> None:
         """Add a node's report after its earlier ones."""
         self.due.setdefault(report.node, deque()).append(report)
 

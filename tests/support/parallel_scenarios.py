@@ -161,7 +161,7 @@ def communicate_at_random(rank: Rank) -> dict[str, Any]:
         }
 
 
-def pack_anew(rank: Rank) -> dict[str, Any]:
+def pack_again(rank: Rank) -> dict[str, Any]:
     """Experts, each filled with its number, move from one packing to others; what each rank then hosts."""
     packings = [Packing(rank.world, 4, per_device) for per_device in rank.arguments["per_device"]]
     hosted = torch.tensor([float(expert) for expert in packings[0].hosted(rank.rank)])

@@ -62,7 +62,7 @@ class RunningRanks:
         self.processes = []
         self._ends: list[Connection] = []
         for rank in range(world):
-            told = {
+            setup = {
                 "rank": rank,
                 "world": world,
                 "port": self._store.port,
@@ -74,7 +74,7 @@ class RunningRanks:
             mine, theirs = _context.Pipe()
             process = _context.Process(
                 target=_run,
-                args=(scenario.__module__, scenario.__name__, json.dumps(told), theirs),
+                args=(scenario.__module__, scenario.__name__, json.dumps(setup), theirs),
                 daemon=True,
             )
             process.start()
@@ -128,9 +128,9 @@ def run_ranks(
     return results
 
 
-def _run(module: str, name: str, told: str, connection: Connection) -> None:
+def _run(module: str, name: str, setup: str, connection: Connection) -> None:
     torch.set_num_threads(1)
-    fields = json.loads(told)
+    fields = json.loads(setup)
     rank = Rank(**fields | {field: Path(fields[field]) for field in ("directory", "dataset_root", "scratch")})
     try:
         result = getattr(importlib.import_module(module), name)(rank)

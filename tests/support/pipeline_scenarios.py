@@ -95,7 +95,7 @@ def keep(rank: Rank, pipeline: PipelineRank, name: str, state: TaskState | None)
         (folder / file).write_bytes(content)
 
 
-def told(results: list[StepResult]) -> dict[str, Any]:
+def numbers_of(results: list[StepResult]) -> dict[str, Any]:
     return {"losses": [r.loss for r in results], "norms": [r.gradient_norm for r in results]}
 
 
@@ -111,7 +111,7 @@ def train(rank: Rank) -> dict[str, Any]:
         evaluations = [task.evaluate(sequences), task.evaluate(sequences)]
         keep(rank, pipeline, f"{arguments['name']}-after", task.state())
         save_file({"gradient": task.part.adapter.gradient}, rank.scratch / f"{arguments['name']}-{rank.rank}")
-        return told(results) | {
+        return numbers_of(results) | {
             "evaluated": [each.loss for each in evaluations],
             "right": [each.right for each in evaluations],
             "finished": task.finished,
@@ -147,7 +147,7 @@ def train_and_switch(rank: Rank) -> dict[str, Any]:
         steps.append([task.step() for _ in range(arguments["steps"] - 1)])
         keep(rank, pipeline, f"{arguments['name']}-{task.job_id}", task.state())
         return {
-            "steps": [told(results) for results in steps],
+            "steps": [numbers_of(results) for results in steps],
             "spans": [asdict(span) for span in spans],
         }
 
@@ -203,7 +203,7 @@ def go_on_with_fewer(rank: Rank) -> dict[str, Any]:
     store = PrefixStore("again", rank.store())
     with join(rank, store=store, world=rank.world - 1) as pipeline:
         task = load_task(pipeline, prepared(rank, pipeline, rank.arguments))
-        return told([task.step() for _ in range(2)])
+        return numbers_of([task.step() for _ in range(2)])
 
 
 def lose_a_rank_in_a_switch(rank: Rank) -> dict[str, Any]:

@@ -17,8 +17,8 @@ class HeldCells:
     def __init__(self) -> None:
         self.by_job: JobCells = {}
 
-    def take(self, decisions: Iterable[Decision]) -> None:
-        """Take the next decisions."""
+    def fold(self, decisions: Iterable[Decision]) -> None:
+        """Fold the next decisions."""
         for decision in decisions:
             match outcome := decision.outcome:
                 case JobAdmitted():

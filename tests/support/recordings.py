@@ -13,7 +13,7 @@ from schemas.codec import Decision, Envelope
 from schemas.fleet import NodeSilent
 from streams.cell.cell import LedgerEvent
 from streams.replay.files import ledger_line
-from tests.support.cells import EPOCH_S, SLOT_S, heard, online
+from tests.support.cells import EPOCH_S, SLOT_S, node_seen, online
 
 TICK_S = 2.0
 
@@ -37,7 +37,7 @@ def asked(
             lost = NodeSilent(cell=cell.cell, node=node, silent_s=cell.node_timeout_s)
             events.append((found_s, 1, lost))
         if to_slot < slots:
-            events.append((EPOCH_S + to_slot * SLOT_S, 1, heard(node)))
+            events.append((EPOCH_S + to_slot * SLOT_S, 1, node_seen(node)))
     events += [(EPOCH_S + slot * SLOT_S, 3, event) for slot, event in others]
     events.sort(key=lambda entry: entry[:2])
     return [

@@ -26,13 +26,13 @@ from tests.support.parallel_experts import meet
 VOCABULARY = 64
 
 
-def model_of(told: dict[str, Any]) -> PreTrainedModel:
+def model_of(setup: dict[str, Any]) -> PreTrainedModel:
     """A tiny model with experts that differ much, in float64; `dead` experts are never chosen."""
-    torch.manual_seed(told.get("seed", 3))
+    torch.manual_seed(setup.get("seed", 3))
     config = GPT2Config(
         vocab_size=VOCABULARY,
         n_embd=16,
-        n_layer=told["layers"],
+        n_layer=setup["layers"],
         n_head=2,
         n_positions=32,
         initializer_range=0.3,
@@ -40,12 +40,12 @@ def model_of(told: dict[str, Any]) -> PreTrainedModel:
         eos_token_id=0,
     )
     model = GPT2LMHeadModel(config).double()
-    conversion = LayerConversion(experts=told["experts"], initialization="random", seed=told.get("seed", 3))
-    convert(model, conversion, Gating(told.get("gating", "top1")))
+    conversion = LayerConversion(experts=setup["experts"], initialization="random", seed=setup.get("seed", 3))
+    convert(model, conversion, Gating(setup.get("gating", "top1")))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("router.weight"):
-                parameter[list(told.get("dead", []))] = 0.0
+                parameter[list(setup.get("dead", []))] = 0.0
                 parameter.mul_(5.0)
     return model.eval()
 
@@ -72,22 +72,22 @@ class Served:
         return self.model.answer(sequences[part.start : part.stop])
 
 
-def terms_of(told: dict[str, Any]) -> ServiceTerms:
+def terms_of(setup: dict[str, Any]) -> ServiceTerms:
     """Return the terms by which experts are placed."""
     return ServiceTerms(
-        SCHEMES[told.get("scheme", "balanced")],
-        told.get("most", 4),
-        told.get("length", 3),
-        told.get("profile_batches", 2),
+        SCHEMES[setup.get("scheme", "balanced")],
+        setup.get("most", 4),
+        setup.get("length", 3),
+        setup.get("profile_batches", 2),
     )
 
 
-def trained_paths(told: dict[str, Any]) -> PathProfile | None:
+def trained_paths(setup: dict[str, Any]) -> PathProfile | None:
     """Sample paths of a training in which all tokens went to expert 0, if there was one."""
-    if not told.get("trained_tokens"):
+    if not setup.get("trained_tokens"):
         return None
-    profile = PathProfile(told["experts"], told["layers"], told.get("length", 3))
-    profile.add(np.zeros((told["trained_tokens"], told["layers"]), np.int64))
+    profile = PathProfile(setup["experts"], setup["layers"], setup.get("length", 3))
+    profile.add(np.zeros((setup["trained_tokens"], setup["layers"]), np.int64))
     return profile
 
 
@@ -111,24 +111,24 @@ def connected(rank: Rank, timeout_s: float) -> RankExchange:
 
 def begin(rank: Rank, exchange: RankExchange) -> Served:
     """Begin the service that the arguments describe."""
-    told = rank.arguments
-    model = ServingModel(model_of(told))
-    terms = terms_of(told)
-    layers = model.take_experts(terms.most_experts_per_device, device_of(rank))
-    service = ExpertService(exchange, layers, terms, trained_paths(told))
+    setup = rank.arguments
+    model = ServingModel(model_of(setup))
+    terms = terms_of(setup)
+    layers = model.detach_experts(terms.most_experts_per_device, device_of(rank))
+    service = ExpertService(exchange, layers, terms, trained_paths(setup))
     model.serve_by(service)
     return Served(rank.rank, rank.world, model, service)
 
 
 def serve(rank: Rank) -> dict[str, Any]:
     """Serve some batches; how far answers are from those of one process, and how layers were passed."""
-    told = rank.arguments
-    whole = model_of(told)
+    setup = rank.arguments
+    whole = model_of(setup)
     exchange = connected(rank, 20.0)
     served = begin(rank, exchange)
     difference, largest, passages = 0.0, 0.0, []
-    for batch, size in enumerate(told["sizes"]):
-        for when, placements in told.get("placements", []):
+    for batch, size in enumerate(setup["sizes"]):
+        for when, placements in setup.get("placements", []):
             if when == batch:
                 served.service.stand(
                     [
@@ -171,17 +171,17 @@ def serve(rank: Rank) -> dict[str, Any]:
 
 def lose(rank: Rank) -> dict[str, Any]:
     """Rank 1 stops, dies or decides otherwise, after a batch; what the others see, and after how long."""
-    told = rank.arguments
-    exchange = connected(rank, told["timeout_s"])
+    setup = rank.arguments
+    exchange = connected(rank, setup["timeout_s"])
     served = begin(rank, exchange)
     served.answer(requests_of(0, 4))
     if rank.rank == 1:
-        if told["how"] == "disagrees":
+        if setup["how"] == "disagrees":
             exchange.note(b"another plan")
-        elif told["how"] == "dies_between_batches":
+        elif setup["how"] == "dies_between_batches":
             os.kill(os.getpid(), signal.SIGKILL)
         else:
-            number = {"stops": signal.SIGSTOP, "dies": signal.SIGKILL}[told["how"]]
+            number = {"stops": signal.SIGSTOP, "dies": signal.SIGKILL}[setup["how"]]
             original = served.service.apply
 
             def apply(layer: int, *rest: torch.Tensor) -> torch.Tensor:

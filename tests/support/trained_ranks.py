@@ -28,7 +28,7 @@ from transformers import (
 from bench.network import Rank
 from executors.gang.group import ProcessGroup
 from executors.lora.batch import LabelledSequence, TextSequence, TokenSequence
-from executors.moe.block import LayerPass, auxiliary_loss, moe_blocks, take_passes
+from executors.moe.block import LayerPass, auxiliary_loss, moe_blocks, pop_passes
 from executors.moe.conversion.convert import LayerConversion, convert
 from executors.moe.conversion.drop_in import adopt
 from executors.moe.conversion.storage import MoeDescription
@@ -49,7 +49,7 @@ VOCABULARY = 48
 SAMPLES = 14
 
 
-def workload(told: dict[str, Any]) -> MoeTrainWorkload:
+def workload(setup: dict[str, Any]) -> MoeTrainWorkload:
     """Return a job of the tiny model, with the fields that a test sets."""
     hyperparameters = {
         "global_batch_size": 6,
@@ -60,15 +60,15 @@ def workload(told: dict[str, Any]) -> MoeTrainWorkload:
         "balance_weight": 0.05,
         "micro_op_mb": 0.01,
         "seed": 3,
-    } | told.get("hyperparameters", {})
+    } | setup.get("hyperparameters", {})
     fields = {
-        "work_samples": told.get("work_samples", 31),
+        "work_samples": setup.get("work_samples", 31),
         "model": "tiny",
         "dataset": {"path": "d.jsonl", "samples": SAMPLES},
-        "gating": told.get("gating", {"mode": "top2"}),
+        "gating": setup.get("gating", {"mode": "top2"}),
         "hyperparameters": hyperparameters,
         "ranks": 1,
-        "adapter": told.get("adapter"),
+        "adapter": setup.get("adapter"),
     }
     return MoeTrainWorkload.model_validate_json(json.dumps(fields))
 
@@ -148,22 +148,22 @@ def module_of(family: str, hidden: int = 16) -> PreTrainedModel:
     )
 
 
-def model_of(told: dict[str, Any]) -> MoeModel:
+def model_of(setup: dict[str, Any]) -> MoeModel:
     """Return a whole model, in float64 by default, with the adapter that a test sets."""
-    job, family = workload(told), told.get("family", "gpt2")
+    job, family = workload(setup), setup.get("family", "gpt2")
     gating = Gating(job.gating.mode, job.gating.threshold or 0.0)
-    dtype = getattr(torch, told.get("dtype", "float64"))
-    module = module_of(family, told.get("hidden", 16)).to(dtype).train()
+    dtype = getattr(torch, setup.get("dtype", "float64"))
+    module = module_of(family, setup.get("hidden", 16)).to(dtype).train()
     module.config.architectures = [type(module).__name__]
     conversion = None
     if family in ("mixtral", "switch"):
         adopt(module, gating)
     else:
-        conversion = LayerConversion(experts=told.get("experts", 4), initialization="random", seed=5)
+        conversion = LayerConversion(experts=setup.get("experts", 4), initialization="random", seed=5)
         convert(module, conversion, gating)
         with torch.no_grad():
             for block in moe_blocks(module).values():
-                block.router.get_parameter("weight").mul_(told.get("decisiveness", 1.0))
+                block.router.get_parameter("weight").mul_(setup.get("decisiveness", 1.0))
     objective = objective_of(module.config)
     adapted = module
     if job.adapter is not None:
@@ -177,9 +177,9 @@ def model_of(told: dict[str, Any]) -> MoeModel:
     return MoeModel(adapted.train(), None, objective, description)  # type: ignore[arg-type]
 
 
-def reference(told: dict[str, Any]) -> dict[str, Any]:
+def reference(setup: dict[str, Any]) -> dict[str, Any]:
     """Train the job in one process, by torch and Hugging Face alone; losses and parameters."""
-    job, family, model = workload(told), told.get("family", "gpt2"), model_of(told)
+    job, family, model = workload(setup), setup.get("family", "gpt2"), model_of(setup)
     hyperparameters = job.hyperparameters
     order = order_of(job, SAMPLES, len(moe_blocks(model.module)))
     trained = {name: each for name, each in model.module.named_parameters() if each.requires_grad}
@@ -191,7 +191,7 @@ def reference(told: dict[str, Any]) -> dict[str, Any]:
         sequences = [sequence_of(family, sample) for sample in samples]
         loss = model.objective.loss(model.module, sequences, torch.device("cpu"))
         loss = loss / sum(sequence.loss_tokens for sequence in sequences)
-        passes = take_passes(model.module)
+        passes = pop_passes(model.module)
         optimizer.zero_grad()
         (loss + hyperparameters.balance_weight * auxiliary_loss(passes)).backward()
         norm = torch.stack([each.grad.square().sum() for each in trained.values()]).sum().sqrt()
@@ -214,7 +214,7 @@ def reference(told: dict[str, Any]) -> dict[str, Any]:
 @contextmanager
 def trainer_of(
     rank: Rank,
-    told: dict[str, Any],
+    setup: dict[str, Any],
     generation: int = 1,
     world: int | None = None,
     trace: list[MicroOpRecord] | None = None,
@@ -222,14 +222,14 @@ def trainer_of(
     """A rank's trainer, connected with the others."""
     torch.set_num_threads(1)
     world = world or rank.world
-    timeout_s = told.get("timeout_s", 20.0)
-    job, family, model = workload(told), told.get("family", "gpt2"), model_of(told)
-    device = torch.device(told.get("device", "cpu"))
+    timeout_s = setup.get("timeout_s", 20.0)
+    job, family, model = workload(setup), setup.get("family", "gpt2"), model_of(setup)
+    device = torch.device(setup.get("device", "cpu"))
     group = ProcessGroup.form(meet(rank, generation, world), device, timeout_s)
-    connections = Connections(rank.rank, world, device, rank.host, timeout_s, told.get("ordering"), trace)
+    connections = Connections(rank.rank, world, device, rank.host, timeout_s, setup.get("ordering"), trace)
     experts = len(next(iter(moe_blocks(model.module).values())).router.get_parameter("weight"))
-    packing = begin_packing(world, experts, told.get("per_device"))
-    memory_bytes = told.get("memory_bytes")
+    packing = begin_packing(world, experts, setup.get("per_device"))
+    memory_bytes = setup.get("memory_bytes")
     memory_gib = None if memory_bytes is None else memory_bytes / 2**30
     spread = SpreadModel(model.module, connections, packing, job.hyperparameters.micro_op_mb, 200, memory_gib)
     yield ExpertTrainer(
@@ -260,12 +260,12 @@ def passes_of_step(step: int, rank: int = 0, world: int = 1) -> list[LayerPass]:
 
 def collect_paths(rank: Rank) -> dict[str, list[int]]:
     """Paths of steps with these balance losses, collected at the end, and once before on request."""
-    told = rank.arguments
-    job = workload({"work_samples": 6 * len(told["balance"])})
+    setup = rank.arguments
+    job = workload({"work_samples": 6 * len(setup["balance"])})
     group = ProcessGroup.form(meet(rank), torch.device("cpu"), 20.0)
     paths = TrainedPaths(job, PATH_LAYERS, PATH_EXPERTS)
-    for step, balance in enumerate(told["balance"]):
-        if step == told.get("saved_at"):
+    for step, balance in enumerate(setup["balance"]):
+        if step == setup.get("saved_at"):
             tensors = paths.collect(group)
             paths = TrainedPaths(job, PATH_LAYERS, PATH_EXPERTS)
             paths.load(tensors or {})
@@ -277,12 +277,12 @@ def collect_paths(rank: Rank) -> dict[str, list[int]]:
 
 def train(rank: Rank) -> dict[str, Any]:
     """Train all of a job, packed again after some steps if so set; losses and, of rank 0, parameters."""
-    told = rank.arguments
+    setup = rank.arguments
     losses, doubles = [], []
-    with trainer_of(rank, told) as trainer:
+    with trainer_of(rank, setup) as trainer:
         first, resident, left = trainer.packing, [trainer.resident], []
         while not trainer.is_finished:
-            if len(losses) in (packed := {int(key): each for key, each in told.get("packed", {}).items()}):
+            if len(losses) in (packed := {int(key): each for key, each in setup.get("packed", {}).items()}):
                 before = [
                     weakref.ref(each) for _, pieces in trainer._spread.trained_experts() for each in pieces
                 ]
@@ -341,15 +341,15 @@ def train_by_plan(rank: Rank) -> dict[str, Any]:
 def resume(rank: Rank) -> dict[str, Any]:
     """Train some steps with all ranks, then resume with the first `world`: only rank 0 has the earlier
     steps."""
-    told = rank.arguments
-    with trainer_of(rank, told) as trainer:
-        for _ in range(told["steps"]):
+    setup = rank.arguments
+    with trainer_of(rank, setup) as trainer:
+        for _ in range(setup["steps"]):
             _step(trainer)
         whole, place = trainer.collect(), (trainer.samples_done, trainer.steps, trainer.loss)
     losses, doubles = [], []
-    if rank.rank >= told["again"]["world"]:
+    if rank.rank >= setup["again"]["world"]:
         return {}
-    with trainer_of(rank, told | told["again"], 2, told["again"]["world"]) as trainer:
+    with trainer_of(rank, setup | setup["again"], 2, setup["again"]["world"]) as trainer:
         if whole is not None:
             trainer.check(whole)
         trainer.restore(whole or {})

@@ -16,7 +16,7 @@ from executors.node.places import result_path
 from schemas.base import Record, Slot
 from schemas.fleet import Loss
 
-_BYTES_BESIDE_TENSORS = 16 * 1024
+_BYTES_WITHOUT_TENSORS = 16 * 1024
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class RunCheckpoints(JobStates[RunProgress, FinishedRun]):
         Raises:
             ValueError: a target module matches no layer.
         """
-        return BYTES_PER_PARAMETER * self._base.layout(task).size + _BYTES_BESIDE_TENSORS
+        return BYTES_PER_PARAMETER * self._base.layout(task).size + _BYTES_WITHOUT_TENSORS
 
     def restore(self, checkpoint: Checkpoint) -> SavedRun:
         """Return the content of `checkpoint`: from memory if it was parked here and is still the newest.

@@ -20,18 +20,18 @@ class LoneSteps:
         self._begin()
 
     def _begin(self) -> None:
-        self._took_s, self._tokens, self._steps = 0.0, 0, 0
+        self._duration_s, self._tokens, self._steps = 0.0, 0, 0
 
-    def add(self, took_s: float, tokens: int, samples_done: int) -> None:
+    def add(self, duration_s: float, tokens: int, samples_done: int) -> None:
         """Add a step alone that ended at `samples_done` samples of the task."""
         before, self._samples_done = self._samples_done, samples_done
-        if before is None or samples_done - before != self._batch_size or took_s < LEAST_STEP_S:
+        if before is None or samples_done - before != self._batch_size or duration_s < LEAST_STEP_S:
             return
-        self._took_s += took_s
+        self._duration_s += duration_s
         self._tokens += tokens
         self._steps += 1
 
-    def take(self, precision: str) -> MeasuredSteps | None:
+    def pop(self, precision: str) -> MeasuredSteps | None:
         """Return the mean of the steps, and start the next sums; None without steps to report."""
         if not self._steps:
             return None
@@ -39,7 +39,7 @@ class LoneSteps:
         try:
             return MeasuredSteps(
                 micro_batch_size=self._batch_size,
-                step_s=self._took_s / self._steps,
+                step_s=self._duration_s / self._steps,
                 tokens_per_sample=self._tokens / samples,
                 steps=self._steps,
                 precision=cast(Precision, precision),

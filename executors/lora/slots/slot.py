@@ -244,9 +244,9 @@ class SlotRuns:
         return finished
 
     def _attach(self, order: RunOrder, newest: Checkpoint | None) -> SlotRun:
-        held, wanted = self._workshop.base_model, self.assignment.base_model
-        if held != wanted:
-            raise RuntimeError(f"the node holds base model {held}, not {wanted}")
+        held, needed = self._workshop.base_model, self.assignment.base_model
+        if held != needed:
+            raise RuntimeError(f"the node holds base model {held}, not {needed}")
         task = task_of(order)
         saved = None if newest is None else self._workshop.checkpoints.restore(newest)
         self._workshop.engine.attach(
@@ -428,7 +428,7 @@ class SlotRuns:
 
     def _report_progress(self, run: SlotRun, complete: bool) -> None:
         """Report the progress of a run, if it has done a step."""
-        job_id, measured = run.job_id, self._steps.take_measured(run.job_id)
+        job_id, measured = run.job_id, self._steps.pop_measured(run.job_id)
         if run.loss is not None:
             self._reports[job_id].report(
                 RunProgressed,

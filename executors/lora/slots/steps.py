@@ -35,10 +35,10 @@ class FusedSteps:
 
     Attributes:
         memory_gib: most memory of a step alone, for each task that had one.
-        node_s: seconds of the device used by each task. Reading and tokenising a task's batch counts as its
-            own. It has an equal part of a shared step, or a part by tokens if that is less: if a step has a
-            fixed cost, a cost per token and a cost per task, that is at most the time of the task's step
-            alone.
+        node_s: time of the device that each task has used (s), with that of reading and tokenising its
+            batches. A task is charged an equal part of a shared step, or its part of the tokens if that is
+            less. So it is charged no more than for a step alone, if the time of a step is a constant, a time
+            per token and a time per task.
     """
 
     def __init__(
@@ -48,9 +48,11 @@ class FusedSteps:
         orders: Iterable[RunOrder] = (),
         least_sequence_s: float = 0.0,
     ) -> None:
-        """Run the first step of each of `orders` with a declared speed alone, to time it. If memory is
-        limited, run each step that is larger than all measured ones alone. The memory of such steps is
-        measured, limited or not, when they are alone.
+        """Begin without steps.
+
+        The first step of an order with a declared speed runs alone, to be timed. Under a memory limit, a step
+        that is larger than all measured ones runs alone as well. The memory of steps alone is always
+        measured.
 
         Args:
             least_sequence_s: shortest time of a sequence of a step (s).
@@ -71,10 +73,10 @@ class FusedSteps:
         self.node_s: defaultdict[str, float] = defaultdict(float)
         self._alone = {order.job_id: LoneSteps(order.hyperparameters.batch_size) for order in orders}
 
-    def take_measured(self, job_id: str) -> MeasuredSteps | None:
+    def pop_measured(self, job_id: str) -> MeasuredSteps | None:
         """Return the task's steps alone since the last call; None if there were none."""
         alone = self._alone.get(job_id)
-        return None if alone is None else alone.take(self._engine.precision)
+        return None if alone is None else alone.pop(self._engine.precision)
 
     def step(self, job_ids: Sequence[str]) -> Mapping[str, Outcome]:
         """Advance each task by one micro-batch, or only one that is timed or measured alone. A task that
@@ -219,7 +221,7 @@ class FusedSteps:
         return {job_id: self._checked(job_id, loss) for job_id, loss in losses.items()}
 
     def _checked(self, job_id: str, loss: float) -> Outcome:
-        """Check the gradient of a task with a finite loss: without a finite gradient it would use up its
+        """Return the loss, or an error if it or the gradient is not finite: such a task would use up its
         samples without updates."""
         for name, value in (("loss", loss), ("gradient's norm", self._engine.gradient_norm(job_id))):
             if not math.isfinite(value):

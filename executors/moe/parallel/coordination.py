@@ -25,7 +25,7 @@ from executors.moe.parallel.scheduler import Order
 _LONGEST_MESSAGE_BYTES = 16 * 1024 * 1024
 _KEY = "collectives"
 _POLL_S = 0.1
-_MOST_STRANGERS = 64
+_MOST_UNIDENTIFIED = 64
 """Most connections that have sent nothing yet, besides one for each rank; beyond that, the oldest is
 closed."""
 
@@ -269,7 +269,7 @@ class Coordinator(threading.Thread):
                     continue
                 with suppress(OSError):
                     waiting.append(Wire(self._listener.accept()[0]))
-            while len(waiting) > self._world + _MOST_STRANGERS:
+            while len(waiting) > self._world + _MOST_UNIDENTIFIED:
                 waiting.popleft().close()
             if time.monotonic() > deadline_s:
                 absent = sorted(set(range(self._world)) - set(self._wires))

@@ -161,7 +161,7 @@ class ParallelExperts(nn.Module):
         outputs: Tensor = _Spread.apply(self, torch.is_grad_enabled(), rows, counts, *self._trained())
         return outputs
 
-    def take_times(self) -> MicroOpTimes | None:
+    def pop_times(self) -> MicroOpTimes | None:
         """Remove and return the mean times of the forward passes since the last call, by this process's
         clock; None without any.
 
@@ -173,7 +173,7 @@ class ParallelExperts(nn.Module):
         self._computing_s, self._exchanging_s = [], []
         return times
 
-    def take_exchange_s(self) -> float:
+    def pop_exchange_s(self) -> float:
         """Return the time of all all-to-alls since the last call (s), one after another; on a CUDA device,
         only that of their submission."""
         taken, self._exchanged_s = self._exchanged_s, 0.0

@@ -12,11 +12,11 @@ _MOST_SMALL_PARTS = 64
 _SMALL_BYTES = 2**20
 
 
-def part_bytes(size_bytes: int, wanted_bytes: int) -> int:
+def part_bytes(size_bytes: int, requested_bytes: int) -> int:
     """Return the most bytes of a part: as requested, except for parts so small that the agreement on each
     takes longer than the part. There are at most about 64 parts of less than 1 MiB.
     """
-    return max(wanted_bytes, min(-(-size_bytes // _MOST_SMALL_PARTS), _SMALL_BYTES))
+    return max(requested_bytes, min(-(-size_bytes // _MOST_SMALL_PARTS), _SMALL_BYTES))
 
 
 class CollectiveKind(StrEnum):

@@ -34,7 +34,7 @@ class _ServedExperts(nn.Module):
 
 
 class ServingModel:
-    """A model without its experts: see `take_experts` and `serve_by`."""
+    """A model without its experts: see `detach_experts` and `serve_by`."""
 
     def __init__(self, module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
         """Use a model with gated experts, on the CPU.
@@ -104,7 +104,7 @@ class ServingModel:
         """
         return read_paths(directory, self.router_bytes(), self.experts, len(self._blocks), length)
 
-    def take_experts(self, slots: int, device: torch.device) -> list[ExpertSlots]:
+    def detach_experts(self, slots: int, device: torch.device) -> list[ExpertSlots]:
         """Remove the experts from all layers and return them, and move the rest of the model to the device.
 
         Args:

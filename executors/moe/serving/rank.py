@@ -119,7 +119,7 @@ class ExpertServing(Work[MoeOrder]):
         self._trained = self._trained_paths(directory)
         # A resumed service with a placement has nothing to learn from its model's training.
         self._is_profile_due = workload.profile_batches > 0 if self._trained is None else not order.placement
-        self._layers = model.take_experts(workload.most_experts_per_device, self.rank.device)
+        self._layers = model.detach_experts(workload.most_experts_per_device, self.rank.device)
         self._kernels = ServiceKernels(
             workload.scheme, workload.most_experts_per_device, order.membership.world, model.experts
         )

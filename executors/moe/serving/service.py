@@ -169,7 +169,7 @@ class ExpertService:
         exchange, slots = self._exchange, self._layers[layer]
         self._selections.append(first.cpu().numpy())
         own = counts.cpu().numpy()
-        planned = self._take_plan()
+        planned = self._pop_plan()
         placement = planned.placement.result()
         exchange.note(_bytes_of(placement))
         numbers = np.concatenate([[len(rows) - len(first)], own, _numbers(self._forecast_load(layer + 1))])
@@ -254,7 +254,7 @@ class ExpertService:
         loads = self._background.submit(lambda: self._hold(layer, placement.result()))
         self._planned = _Planned(demand, placement, loads)
 
-    def _take_plan(self) -> _Planned:
+    def _pop_plan(self) -> _Planned:
         planned, self._planned = self._planned, None
         assert planned is not None, "a batch begins, and comes to its layers in their order"
         return planned

@@ -122,7 +122,7 @@ class ExpertTraining(GangTraining[MoeOrder, SampleShare]):
         self._reporter.add(trainer.step(own, loss_tokens), self.saved_samples)
         self._steps += 1
         if self.rank.device.type != "cuda":
-            self.step_sums.exchange_s += trainer.take_exchange_s()
+            self.step_sums.exchange_s += trainer.pop_exchange_s()
         packing = trainer.adjust(self._controller, self._steps)
         if packing is not None:
             self.step_sums = StepSums(untimed=1)  # this step had experts as they were packed before

@@ -218,19 +218,19 @@ class SpreadModel:
                 if tensor.is_trained:
                     yield tensor, hosted[tensor.part]
 
-    def take_times(self) -> MicroOpTimes | None:
+    def pop_times(self) -> MicroOpTimes | None:
         """Remove and return mean times over this rank's passes since the last call, and over layers; None
         without any pass."""
-        times = [each for layer in self._parallel if (each := layer.take_times()) is not None]
+        times = [each for layer in self._parallel if (each := layer.pop_times()) is not None]
         if not times:
             return None
         return MicroOpTimes(
             fmean(each.all_to_all_s for each in times), fmean(each.feed_forward_s for each in times)
         )
 
-    def take_exchange_s(self) -> float:
+    def pop_exchange_s(self) -> float:
         """Return the time of this rank's all-to-alls since the last call, of all layers (s)."""
-        return sum(layer.take_exchange_s() for layer in self._parallel)
+        return sum(layer.pop_exchange_s() for layer in self._parallel)
 
     def pack(self, packing: Packing, moments: dict[nn.Parameter, tuple[Tensor, Tensor]]) -> None:
         """Host experts by another packing, on all ranks at the same time, and choose again which of them stay
@@ -247,7 +247,7 @@ class SpreadModel:
             self._connect(packing)
             through_host = was_offloading or self.is_offloading
             for index, layer in enumerate(self.layers):
-                leaving = self._take(index, moments, through_host)
+                leaving = self._detach(index, moments, through_host)
                 arrived = iter(exchange_experts(leaving, before, packing, self._connections.rank))
                 # Layer by layer, to avoid two packings' experts of all layers at a time.
                 del leaving
@@ -258,7 +258,7 @@ class SpreadModel:
                     moments.update(zip(pieces, zip(first, second, strict=True), strict=True))
         self._connections.steps.packed()
 
-    def _take(
+    def _detach(
         self, index: int, moments: dict[nn.Parameter, tuple[Tensor, Tensor]], through_host: bool
     ) -> list[Tensor]:
         """Remove and return a layer's tensors, stacked by expert, then both moments of each trained one."""

@@ -18,7 +18,7 @@ from executors.lora.adapter import adamw, refuse_unfit_tensors
 from executors.lora.batch import TokenSequence
 from executors.lora.checkpoint import FIRST_MOMENT, SECOND_MOMENT
 from executors.lora.randomness import derive_seed
-from executors.moe.block import take_passes
+from executors.moe.block import pop_passes
 from executors.moe.parallel.exchange import agreed_times
 from executors.moe.parallel.offloading import put_together, split_like
 from executors.moe.parallel.packing import Packing, PackingController
@@ -132,10 +132,10 @@ class ExpertTrainer:
     def is_finished(self) -> bool:
         return not self._order.batch(self.samples_done)
 
-    def take_exchange_s(self) -> float:
+    def pop_exchange_s(self) -> float:
         """Return the time of this rank's all-to-alls since the last call (s), of all layers and both passes;
         on a CUDA device, only that of their submission."""
-        return self._spread.take_exchange_s()
+        return self._spread.pop_exchange_s()
 
     def share(self) -> SampleShare:
         """Return this rank's part of the next step.
@@ -179,8 +179,8 @@ class ExpertTrainer:
             The new packing; None if it is unchanged.
         """
         if controller.discards_after(step):
-            self._spread.take_times()
-        times = self._spread.take_times() if controller.measures_after(step) else None
+            self._spread.pop_times()
+        times = self._spread.pop_times() if controller.measures_after(step) else None
         if times is None:
             return None
         where = "the times of micro-ops"
@@ -267,7 +267,7 @@ class ExpertTrainer:
         batch = len(own.samples)
         with failures_named(self._connections.scheduler):
             loss = self._summed_loss(own)
-        passes = list(take_passes(self._module).values())
+        passes = list(pop_passes(self._module).values())
         layers, experts = self.layers, self._spread.experts
         routing = BatchRouting.nothing(layers, experts, batch)
         if own.places:

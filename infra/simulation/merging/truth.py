@@ -26,7 +26,7 @@ class ProfileTruth:
     """Accuracy before the first step."""
     loader_s: float
     memory_gib: float
-    beside_s: float = 0.0
+    other_s: float = 0.0
     """Time of the run besides its start and its steps, such as that of the embedding."""
     more_steps: tuple[MeasuredStep, ...] = ()
     """Steps of other configurations that the run measured besides, such as half the micro-batch."""

@@ -100,7 +100,7 @@ class VirtualTuner(VirtualReports):
         profile = self._truth.profile(workload, iterations)
         includes_epoch = workload.validation_path is not None and iterations >= workload.iterations_per_epoch
         yield (
-            start_s + iterations * step.step_s + profile.beside_s,
+            start_s + iterations * step.step_s + profile.other_s,
             TaskProfiled(
                 **self._run_of(command, command.order),
                 samples_done=0,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from infra.figures.auction.figures import AuctionFigures, BidTimeline
-from infra.figures.nodes import Node
+from infra.figures.nodes import NodeState
 from infra.text import units
 from infra.views.auction.basis import describe_basis
 from infra.views.policy import FiguresView
@@ -61,7 +61,7 @@ class AuctionFiguresView(FiguresView[AuctionFigures, BidTimeline]):
             cells["finish slot"] = str(job.slot_of_run[job.finish_run])
         return cells
 
-    def node_cells(self, figures: AuctionFigures, node: Node) -> dict[str, str]:
+    def node_cells(self, figures: AuctionFigures, node: NodeState) -> dict[str, str]:
         """Return price and use of future node-slots of the node's class, and its latest slot."""
         cells = {}
         prices = figures.prices.get((node.gpu_type, node.tariff))

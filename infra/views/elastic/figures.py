@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from infra.figures.elastic.figures import ElasticFigures
 from infra.figures.elastic.jobs import ElasticTimeline
 from infra.figures.elastic.results import ElasticResults
-from infra.figures.nodes import Node
+from infra.figures.nodes import NodeState
 from infra.text import counted, lasting
 from infra.views.figures import times
 from infra.views.policy import FiguresView
@@ -52,7 +52,7 @@ class ElasticFiguresView(FiguresView[ElasticFigures, ElasticTimeline]):
                 cells["next reclaim"] = risk
         return cells
 
-    def node_cells(self, figures: ElasticFigures, node: Node) -> dict[str, str]:
+    def node_cells(self, figures: ElasticFigures, node: NodeState) -> dict[str, str]:
         """Return the number of workers on the node."""
         workers = figures.workers_on[node.node]
         return {"workers": str(workers)} if workers else {}

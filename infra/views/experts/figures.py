@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from infra.figures.experts.figures import ExpertsFigures
 from infra.figures.experts.jobs import MoeTimeline
-from infra.figures.nodes import Node
+from infra.figures.nodes import NodeState
 from infra.text import counted, first_of
 from infra.views.figures import times
 from infra.views.policy import FiguresView
@@ -55,7 +55,7 @@ class ExpertsFiguresView(FiguresView[ExpertsFigures, MoeTimeline]):
             cells["placement"] = f"{job.revision}, busiest {job.busiest_load:.2f}"
         return cells
 
-    def node_cells(self, figures: ExpertsFigures, node: Node) -> dict[str, str]:
+    def node_cells(self, figures: ExpertsFigures, node: NodeState) -> dict[str, str]:
         """Return the number of ranks on the node."""
         members = (member for job in figures.admitted() for member in job.members)
         ranks = sum(member.ranks for member in members if member.node == node.node)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from infra.figures.merging.evaluation import MergingEvaluation
 from infra.figures.merging.figures import MergingFigures
 from infra.figures.merging.jobs import TuningTimeline
-from infra.figures.nodes import Node
+from infra.figures.nodes import NodeState
 from infra.text import counted, first_of, lasting
 from infra.views.figures import times
 from infra.views.policy import FiguresView
@@ -64,7 +64,7 @@ class MergingFiguresView(FiguresView[MergingFigures, TuningTimeline]):
                 cells["merge"] = chain(job.task)
         return cells
 
-    def node_cells(self, figures: MergingFigures, node: Node) -> dict[str, str]:
+    def node_cells(self, figures: MergingFigures, node: NodeState) -> dict[str, str]:
         """Return the number of the node's GPUs in use by tasks and profile runs."""
         used = figures.used_gpus_of(node.node)
         return {"GPUs": str(used)} if used else {}

@@ -86,7 +86,6 @@ class Transfers:
                 self._note(event.request_id, solution)
 
     def fold_decision(self, outcome: Outcome) -> None:
-        """Fold a decision."""
         match outcome:
             case MergeEvaluated(zone=self._zone):
                 self._judged.append(outcome)

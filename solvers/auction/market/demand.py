@@ -262,7 +262,7 @@ class Demand(NamedTuple):
             profiles: profiles of the task, which count before the table.
 
         Raises:
-            UnjudgeableError: the speed of the task is unknown, it declares less memory than it must take, or
+            UnjudgeableError: the speed of the task is unknown, it declares less memory than it must use, or
                 no node of the zone could ever hold it.
         """
         known = Known.of(workload, zone, profiles)

@@ -114,7 +114,6 @@ class Fleet:
 
     @classmethod
     def of(cls, cell: CellConfigured, zone: Zone) -> "Fleet":
-        """Return the fleet of a zone of a cell."""
         tariffs = {tariff.name: tariff for tariff in cell.tariffs}
         types = {gpu.name: gpu for gpu in zone.gpu_types}
         members: dict[tuple[str, str], list[str]] = {}

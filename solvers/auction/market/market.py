@@ -14,15 +14,15 @@ from solvers.auction.market.node_slots import (
     NodeSlotIndices,
     NodeSlots,
     PriceOrder,
+    change_free,
     has_room,
     open_slots,
-    take,
 )
 from solvers.auction.mechanism.counts import NO_CHOICE
 from solvers.compiled import Floats, Ints
 
 HIGHEST_PRICE_MICROS = 1e30
-"""Highest price of a node-slot. The least share that a task can take is some 1e-14, so no bid of at most 1e15
+"""Highest price of a node-slot. The least share that a task can use is some 1e-14, so no bid of at most 1e15
 micros ever exceeds it. Prices stop here, far below overflow of their sums, without changing any decision."""
 
 
@@ -213,11 +213,11 @@ class Market:
 
     def hold(self, placement: Placement, demand: Demand) -> None:
         """Take the room of a placement without a check, on a closed node too."""
-        take(self.locate(placement), demand, 1, self.free_samples, self.free_gib)
+        change_free(self.locate(placement), demand, 1, self.free_samples, self.free_gib)
 
     def release(self, placement: Placement, demand: Demand) -> None:
         """Release the room of a placement in the window. Prices stay: they never fall."""
-        take(self.locate(placement), demand, -1, self.free_samples, self.free_gib)
+        change_free(self.locate(placement), demand, -1, self.free_samples, self.free_gib)
 
     def raise_prices(
         self, placement: Placement, demand: Demand, density_micros: float, alpha: float, beta: float

@@ -75,11 +75,11 @@ class Auctioneer:
         self.market.advance(first_slot)
         self.prices.advance()
 
-    def take_over(self, before: "Auctioneer") -> None:
+    def inherit(self, before: "Auctioneer") -> None:
         """Take over the state of an auctioneer of the zone with other nodes, window or settings."""
         self.welfare.restore(before.welfare.state())
         carry_over_use(before.market, self.market)
-        self.prices.take_over(before.prices)
+        self.prices.inherit(before.prices)
 
     def appraise(self, request: Request) -> Appraisal:
         """Find the plan for a task, or the obstacle. It changes nothing and does not depend on the bid."""

@@ -82,7 +82,7 @@ class DualBound:
         self.micros += gain_micros
         return gain_micros
 
-    def take_back(self, gain_micros: int) -> None:
+    def remove(self, gain_micros: int) -> None:
         """Subtract mu_i of a withdrawn bid: without it, the point of the others is still feasible."""
         self.micros -= gain_micros
 

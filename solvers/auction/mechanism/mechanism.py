@@ -175,7 +175,7 @@ class Prices(Protocol):
     def of_node_slots(self) -> Floats:
         """Return the prices in micros of whole future node-slots, compute and memory, (slots, nodes)."""
 
-    def take_over(self, before: "Prices") -> None:
+    def inherit(self, before: "Prices") -> None:
         """Take over from prices of the zone with other nodes, window or settings, or of another kind. The
         bound then covers all bids so far."""
 

@@ -187,7 +187,7 @@ class RisingPrices:
 
     def withdrawn(self, counted: Counted) -> None:
         """Keep the prices that the bid raised: they never fall."""
-        self.dual_bound.take_back(counted.gain_micros)
+        self.dual_bound.remove(counted.gain_micros)
 
     def released(self, placement: Placement, demand: Demand) -> None:
         """Change nothing: a plan has paid for its node-slots by the rise of their prices."""
@@ -228,7 +228,7 @@ class RisingPrices:
     def of_node_slots(self) -> Floats:
         return self._market.compute_price + self._market.memory_price
 
-    def take_over(self, before: Prices) -> None:
+    def inherit(self, before: Prices) -> None:
         """Take over earlier prices. The bound then holds for the nodes, capacities and costs that each bid
         could use when it was counted.
 

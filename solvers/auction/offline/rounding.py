@@ -145,7 +145,7 @@ class PlacedTasks:
         demand = self._instance.tasks[task].demand
         done: list[tuple[int, int]] = []
         for column, index in zip(columns.tolist(), classes.tolist(), strict=True):
-            if not self._take(task, demand, column, index):
+            if not self._place(task, demand, column, index):
                 for place in done:
                     self._give_back(task, demand, *place)
                 return False
@@ -182,7 +182,7 @@ class PlacedTasks:
             for task, placed in sorted(self._placed.items())
         ]
 
-    def _take(self, task: int, demand: Demand, column: int, index: int) -> bool:
+    def _place(self, task: int, demand: Demand, column: int, index: int) -> bool:
         node_class = self._instance.fleet.classes[index]
         nodes = slice(node_class.start, node_class.stop)
         samples, quanta = int(demand.samples[index]), _quanta(demand)

@@ -64,19 +64,18 @@ class _Point:
     def units(self, compute: float, memory: float) -> float:
         return self.compute_part * compute + (1 - self.compute_part) * memory
 
-    def take_back(self, net_micros: int, units: float) -> None:
+    def remove(self, net_micros: int, units: float) -> None:
         """Remove a bid of the present period."""
         held = self.class_at(net_micros / units)
         held.net_micros -= net_micros
         held.units -= units
         self.gain_micros -= _least_gain_micros(net_micros, units, self.price)
 
-    def take_back_settled(self, net_micros: int, units: float) -> None:
+    def remove_settled(self, net_micros: int, units: float) -> None:
         """Remove a bid of the previous period, whose price stays."""
         self.settled_micros -= _least_gain_micros(net_micros, units, self.settled_price)
 
     def class_at(self, density: float) -> _Class:
-        """Return the class of a density."""
         if self.reference is None:
             self.reference = density
         place = class_of(density / self.reference)
@@ -193,7 +192,7 @@ class ConstantPrices:
                 held.units += units
                 point.gain_micros += _gain_micros(net_micros, units, point.price)
 
-    def take_back(self, net_micros: int, compute_units: float, memory_units: float, slot: int) -> None:
+    def remove(self, net_micros: int, compute_units: float, memory_units: float, slot: int) -> None:
         """Remove a withdrawn bid of this period or of the previous one.
 
         An earlier bid stays, which leaves the bound valid: it has no plan left, unless its job was postponed.
@@ -203,9 +202,9 @@ class ConstantPrices:
         for point in self._points:
             units = point.units(compute_units, memory_units)
             if slot < self._period_first_slot:
-                point.take_back_settled(net_micros, units)
+                point.remove_settled(net_micros, units)
             else:
-                point.take_back(net_micros, units)
+                point.remove(net_micros, units)
 
     def advance(self, first_slot: int) -> None:
         """Choose the best prices again, and begin a new period if the present one has ended."""

@@ -120,7 +120,7 @@ class DemandCurve:
         """Count the full offer of a loser above the level at which it lost: only plans depend on it."""
         self._count(density, {_AWAY: units, _AWAY_WINDOWS: units * window_slots})
 
-    def take_back(self, density: float, units: float, window_slots: int, age_slots: int) -> None:
+    def remove(self, density: float, units: float, window_slots: int, age_slots: int) -> None:
         """Undo a sale of so many slots ago, as far as it is remembered at the usual rate."""
         if age_slots == 0:
             self._fresh_sold = max(self._fresh_sold - units, 0.0)

@@ -80,7 +80,7 @@ class Weights(NamedTuple):
 
     node_units: Floats
     """Units of a slot of a node, (classes,)."""
-    taken: Floats
+    used: Floats
     """Taken part of compute and of memory in the whole market, (2, slots, classes)."""
     first_column: int
     """Column of the market with which the search begins."""
@@ -116,8 +116,8 @@ def placed_plan(
     weights: Weights,
     budget_steps: int,
 ) -> PlacedPlan:
-    """Return the cheapest plan at posted prices, and one that ends with the same last node-slot and has the
-    rest of the work before it, at the least weight.
+    """Return the cheapest plan at posted prices, and the plan to be placed: it has the same last node-slot,
+    and the rest of the work before it at the least weight.
 
     Args:
         compute_price, memory_price, operational: (slots, classes) as for `cheapest`.
@@ -195,8 +195,8 @@ def lightest(
         ahead = math.sqrt(column / weights.span_slots)
         for index in range(classes):
             for resource in range(2):
-                taken = weights.taken[resource, column, index]
-                full = (taken * taken) * (taken * taken)
+                used = weights.used[resource, column, index]
+                full = (used * used) * (used * used)
                 weight = ((ahead + full) * weights.typical + full * weights.premium) * weights.node_units[
                     index
                 ]

@@ -1,7 +1,7 @@
 """Posted prices of a zone for compute and memory, per slot and class of nodes, and their changes.
 
 A node-slot of a class costs its units (`room.py`) times the base level, and more as the class fills up in
-the slot: part of the way to the guard level, by the square of the taken part (`levels.py`). The scarcer of
+the slot: part of the way to the guard level, by the square of the used part (`levels.py`). The scarcer of
 the two resources has the price. In an empty zone, room costs a part of its operational cost. No bid moves a
 price before its decision, losing bids never raise one, and within a slot no price falls. From slot to slot it
 falls by a bounded part, and by the rises of withdrawn bids.
@@ -71,7 +71,7 @@ class PostedPrices:
             expected = self.pattern.expected(min(passed, self.curve.forgets_after_slots + 1))
             # When all room is sold, there are no sales whatever the demand: so losers count besides running
             # ones.
-            most_lost_units = MOST_UNSOLD * max(self._room.taken_units(1))
+            most_lost_units = MOST_UNSOLD * max(self._room.used_units(1))
             asked_units = self.curve.asked_units(most_lost_units)
             self.pattern.advance(passed, asked_units, self._room.units_per_slot)
             self._first_slot = self._market.first_slot
@@ -135,10 +135,10 @@ class PostedPrices:
         units = counted.sold_units
         if units > 0:
             age_slots = self._first_slot - counted.slot
-            self.curve.take_back(counted.net_micros / units, units, counted.window_slots, age_slots)
+            self.curve.remove(counted.net_micros / units, units, counted.window_slots, age_slots)
         # The bid may have been counted under prices of another kind.
         self._certificate.settle(-counted.gain_micros)
-        self._certificate.take_back(
+        self._certificate.remove(
             counted.net_micros, counted.compute_units, counted.memory_units, counted.slot
         )
         self._room.measure()
@@ -251,19 +251,19 @@ class PostedPrices:
     def of_node_slots(self) -> Floats:
         return (self.compute_price + self.memory_price)[:, self._market.fleet.class_of_row]
 
-    def take_over(self, before: Prices) -> None:
+    def inherit(self, before: Prices) -> None:
         """Keep the learned demand, since units are equal for all nodes; additional room counts again.
 
         After prices of another kind, prices start again.
         """
         if isinstance(before, PostedPrices):
-            self._take_over_posted(before)
+            self._inherit_posted(before)
         else:
             self._certificate.add_earlier_bound(before.bound_micros, self._first_slot)
         self._room.measure()
         self._post()
 
-    def _take_over_posted(self, before: "PostedPrices") -> None:
+    def _inherit_posted(self, before: "PostedPrices") -> None:
         self.curve.restore(before.curve.state())
         self.pattern.restore(before.pattern.state())
         self.levels.base, self.levels.guard = before.levels.base, before.levels.guard
@@ -301,7 +301,7 @@ class PostedPrices:
             "certificate": self._certificate.state(),
             "compute": self.compute_price.tobytes(),
             "memory": self.memory_price.tobytes(),
-            "taken": self._room.taken.tobytes(),
+            "taken": self._room.used.tobytes(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -315,7 +315,7 @@ class PostedPrices:
         for name, array in (
             ("compute", self.compute_price),
             ("memory", self.memory_price),
-            ("taken", self._room.taken),
+            ("taken", self._room.used),
         ):
             array[:] = np.frombuffer(state[name], "<f8").reshape(array.shape)
 
@@ -331,7 +331,7 @@ class PostedPrices:
         typical = max(self.levels.base, self.curve.sold_density(TYPICAL_OFFER_PART))
         return Weights(
             node_units=self._node_units,
-            taken=self._room.taken,
+            used=self._room.used,
             first_column=first_column,
             typical=typical,
             premium=self.curve.haste_premium(typical),
@@ -340,8 +340,8 @@ class PostedPrices:
         )
 
     def _move_compute_part(self) -> None:
-        """Move the price to the resource of which more is taken."""
-        compute, memory = self._room.taken_units(self.levels.span_slots(self.curve))
+        """Move the price to the resource of which more is used."""
+        compute, memory = self._room.used_units(self.levels.span_slots(self.curve))
         if compute + memory > 0:
             compute, memory = _eighth(compute), _eighth(memory)
             self._compute_part = compute / (compute + memory)
@@ -353,7 +353,7 @@ class PostedPrices:
         _raise_prices(
             self.compute_price,
             self.memory_price,
-            self._room.taken,
+            self._room.used,
             self._node_units,
             self.levels.base,
             self.levels.guard,
@@ -396,7 +396,7 @@ class PostedPrices:
 def _raise_prices(
     compute_price: Floats,
     memory_price: Floats,
-    taken: Floats,
+    used: Floats,
     node_units: Floats,
     base: float,
     guard: float,
@@ -407,7 +407,7 @@ def _raise_prices(
     for slot in range(slots):
         for index in range(classes):
             for resource in range(2):
-                part = taken[resource, slot, index]
+                part = used[resource, slot, index]
                 weighted = node_units[index] * (base + GUARD_PART * (guard - base) * part * part)
                 if resource == 0:
                     compute_price[slot, index] = max(compute_price[slot, index], compute_part * weighted)

@@ -37,7 +37,7 @@ def least_memory_units(demand: Demand, capacity_samples: Floats) -> float:
 def more_units(before: tuple[float, float], now: tuple[float, float]) -> tuple[float, float]:
     """Return the largest growth of the units of compute and of memory of a node-slot.
 
-    Taken room stays taken: if a node grows from M to N GiB, tasks may hold T GiB at U / M units each, and
+    Taken room stays used: if a node grows from M to N GiB, tasks may hold T GiB at U / M units each, and
     then N - T at V / N, in total V + T (U / M - V / N), where T is at most the smaller of M and N.
 
     Args:
@@ -101,7 +101,7 @@ class MarketRoom:
         self._class_units = self._nodes * self.node_units
         self._units_per_slot = float(self._class_units.sum())
         self._bounds = np.array([c.start for c in classes] + [len(market.fleet.nodes)], np.int64)
-        self.taken = np.zeros((2, market.horizon_slots, len(classes)))
+        self.used = np.zeros((2, market.horizon_slots, len(classes)))
         """Taken part of the compute and of the memory of each class, (2, slots, classes)."""
         self.measure()
 
@@ -111,20 +111,20 @@ class MarketRoom:
         return self._units_per_slot
 
     def measure(self) -> None:
-        """Read the taken parts from the market."""
+        """Read the used parts from the market."""
         market = self._market
         for index, (free, capacity) in enumerate(
             ((market.free_samples, market.capacity_samples), (market.free_gib, market.capacity_gib))
         ):
-            _sum_taken(free, capacity, self._bounds, self.taken[index])
+            _measure_used(free, capacity, self._bounds, self.used[index])
 
     def count(self, placement: Placement, demand: Demand, sign: float) -> None:
         """Add the room that a plan takes, or subtract released room with a sign of -1."""
-        _count(self._market.locate(placement), demand, sign, self._nodes, self.taken)
+        _count(self._market.locate(placement), demand, sign, self._nodes, self.used)
 
-    def taken_units(self, slots: int) -> tuple[float, float]:
-        """Return the taken units of compute and of memory over the first slots."""
-        compute, memory = _weighted_sums(self.taken, slots, self._class_units)
+    def used_units(self, slots: int) -> tuple[float, float]:
+        """Return the used units of compute and of memory over the first slots."""
+        compute, memory = _weighted_sums(self.used, slots, self._class_units)
         return compute, memory
 
     def ahead(self, slots: int, compute_part: float) -> tuple[float, float]:
@@ -135,12 +135,12 @@ class MarketRoom:
         """
         market = self._market
         whole = _open_units(market.capacity_samples, market.node_up, market.node_open) * slots
-        compute, memory = self.taken_units(slots)
+        compute, memory = self.used_units(slots)
         return whole - (compute_part * compute + (1 - compute_part) * memory), whole
 
 
 @kernel
-def _weighted_sums(taken: Floats, slots: int, class_units: Floats) -> tuple[float, float]:
+def _weighted_sums(used: Floats, slots: int, class_units: Floats) -> tuple[float, float]:
     """Return the weighted sums of compute and of memory over the first slots.
 
     The order is fixed, since numpy's sum depends on the machine's vector width.
@@ -148,19 +148,19 @@ def _weighted_sums(taken: Floats, slots: int, class_units: Floats) -> tuple[floa
     sums = np.zeros(2)
     for resource in range(2):
         for slot in range(slots):
-            for index in range(taken.shape[2]):
-                sums[resource] += taken[resource, slot, index] * class_units[index]
+            for index in range(used.shape[2]):
+                sums[resource] += used[resource, slot, index] * class_units[index]
     return sums[0], sums[1]
 
 
 @kernel
-def _sum_taken(free: Floats, capacity: Floats, bounds: Ints, taken: Floats) -> None:
+def _measure_used(free: Floats, capacity: Floats, bounds: Ints, used: Floats) -> None:
     for slot in range(free.shape[0]):
         for index in range(bounds.size - 1):
             total = 0.0
             for row in range(bounds[index], bounds[index + 1]):
                 total += 1.0 - free[slot, row] / capacity[row]
-            taken[slot, index] = total / (bounds[index + 1] - bounds[index])
+            used[slot, index] = total / (bounds[index + 1] - bounds[index])
 
 
 @kernel
@@ -174,10 +174,10 @@ def _open_units(capacity: Floats, node_up: Bools, node_open: Bools) -> float:
 
 
 @kernel
-def _count(at: NodeSlotIndices, demand: Demand, sign: float, nodes: Floats, taken: Floats) -> None:
+def _count(at: NodeSlotIndices, demand: Demand, sign: float, nodes: Floats, used: Floats) -> None:
     for place in range(at.columns.size):
         column, index = at.columns[place], at.classes[place]
-        if not 0 <= column < taken.shape[1]:
+        if not 0 <= column < used.shape[1]:
             raise IndexError("a node-slot of the placement is outside the market's window")
-        taken[0, column, index] += sign * demand.compute_share[index] / nodes[index]
-        taken[1, column, index] += sign * demand.memory_share[index] / nodes[index]
+        used[0, column, index] += sign * demand.compute_share[index] / nodes[index]
+        used[1, column, index] += sign * demand.memory_share[index] / nodes[index]

@@ -177,7 +177,7 @@ class BatchJudge(Judge):
             "solver_requests": list(self._asked),
         }
 
-    def take_over(self, before: Self) -> None:
+    def inherit(self, before: Self) -> None:
         """Keep the waiting bids; a task for which no plan can be searched any more is rejected."""
         self._waiting, self._asked = before._waiting, before._asked
         self._requests, self._asked_slot = before._requests, before._asked_slot

@@ -237,7 +237,7 @@ class JobBook:
             for slot in job.runs
         )
 
-    def take_over(self, before: "JobBook", row_of: Mapping[int, int]) -> None:
+    def inherit(self, before: "JobBook", row_of: Mapping[int, int]) -> None:
         """Take over the jobs and plans of the zone's previous book, which had other nodes or costs.
 
         The provider bears the change of the plans' operational costs.

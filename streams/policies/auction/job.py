@@ -30,7 +30,6 @@ NODE_LEFT = -1
 
 
 def run_id_of(slot: int, job_id: str) -> str:
-    """Return the id of a job's run in a slot."""
     return f"{slot}/{job_id}"
 
 

@@ -244,7 +244,7 @@ class Judge:
         """Describe the bids that wait here, as jobs, and the outstanding requests; see `ZonePolicy`."""
         return {"jobs": {}, "solver_requests": []}
 
-    def take_over(self, before: Self) -> None:
+    def inherit(self, before: Self) -> None:
         """Take over from the zone's previous judge, which had other nodes or settings."""
 
     def state(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ REPLAN_STEPS_PER_EVENT = 16_000_000
 at most. The other jobs wait for the next tick."""
 _LEAST_STEPS = 250_000
 """Least steps of one search, even if thousands of jobs are due."""
-_STEPS_BESIDE_SEARCH = 50_000
+_STEPS_WITHOUT_SEARCH = 50_000
 """Steps that a new plan counts for besides its search: reads and writes of the market, and its record."""
 
 
@@ -117,8 +117,8 @@ class Replanner:
         """Plan the remaining work of a job again, or refund it if there is no plan."""
         self._replan(job, setback, SEARCH_BUDGET_STEPS)
 
-    def take_over(self, before: "Replanner", row_of: Mapping[int, int]) -> None:
-        """Take over the leaving nodes; see `JobBook.take_over`."""
+    def inherit(self, before: "Replanner", row_of: Mapping[int, int]) -> None:
+        """Take over the leaving nodes; see `JobBook.inherit`."""
         self._leaving = {row_of[row] for row in before._leaving if row in row_of}
 
     def state(self) -> list[int]:
@@ -136,7 +136,7 @@ class Replanner:
                 job.set_back("node_leaving")
 
     def _replan(self, job: PlannedJob, setback: Setback, budget_steps: int) -> None:
-        self._steps += _STEPS_BESIDE_SEARCH
+        self._steps += _STEPS_WITHOUT_SEARCH
         missing = job.remaining_samples - self._outlook.in_flight(job)
         if missing <= 0:
             saved = self._book.give_up_node_slots(job)

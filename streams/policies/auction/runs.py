@@ -38,7 +38,7 @@ class AuctionRuns:
         used more memory than its user declared."""
         expected = self._outlook.expected_spare_samples(job, slot)
         job.report(slot, report.samples_done, report.complete)
-        if self._took_too_much(job, report.memory_gib):
+        if self._exceeds_memory(job, report.memory_gib):
             self._end_as_too_large(job, slot, report)
             return
         if not report.complete:
@@ -71,7 +71,7 @@ class AuctionRuns:
         """Apply a slot's failed run; end the job if the failure is permanent."""
         job.report(slot, report.samples_done, complete=False)
         job.lose_slot(slot)
-        if self._took_too_much(job, report.memory_gib):
+        if self._exceeds_memory(job, report.memory_gib):
             self._end_as_too_large(job, slot, report)
             return
         job.end_run(slot)
@@ -82,7 +82,7 @@ class AuctionRuns:
         else:
             self._replanner.check(job, "run_failed")
 
-    def _took_too_much(self, job: PlannedJob, memory_gib: float | None) -> bool:
+    def _exceeds_memory(self, job: PlannedJob, memory_gib: float | None) -> bool:
         """Return whether a run used more memory than its user is responsible for."""
         limit_gib = self._outlook.memory_limit_gib(job)
         if memory_gib is None or limit_gib is None:

@@ -92,11 +92,11 @@ class AuctionZone:
         judge, vendors = self.judge, self.vendors
         self._build(context, auctioneer.market.first_slot)
         row_of = {row: self.fleet.row_of[id] for id, row in fleet.row_of.items() if id in self.fleet.row_of}
-        self.auctioneer.take_over(auctioneer)
-        self.book.take_over(book, row_of)
-        self.replanner.take_over(replanner, row_of)
-        self.vendors.take_over(vendors)
-        self.judge.take_over(judge)
+        self.auctioneer.inherit(auctioneer)
+        self.book.inherit(book, row_of)
+        self.replanner.inherit(replanner, row_of)
+        self.vendors.inherit(vendors)
+        self.judge.inherit(judge)
 
     def free_to_leave(self, nodes: Sequence[str]) -> list[str]:
         return [node for node in nodes if not self.book.occupies(self.fleet.row_of[node])]

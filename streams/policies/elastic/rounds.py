@@ -73,7 +73,7 @@ class Rounds:
         waiting = workforce.waiting
         turns.renew(waiting if self._scheme.gives_turns else ())
         turns.give_turn(waiting, self.patience_s)
-        self._make_way()
+        self._preempt_for_rivals()
         resizable = workforce.resizable
         for turn in list(turns.all):
             served = self._serve(turn, resizable)
@@ -91,7 +91,7 @@ class Rounds:
                 placing = self._decide([job for job in fitting if turns.is_over_by(job, by_s)], [])
             self._apply(placing)
 
-    def _make_way(self) -> None:
+    def _preempt_for_rivals(self) -> None:
         """Return jobs to the queue that started by a speed that they do not reach, if a shorter job of
         measured speed, or one with a turn, can start in their place and not besides them."""
         workforce = self._workforce

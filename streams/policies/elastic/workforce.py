@@ -34,8 +34,8 @@ _RELEASE_REASONS: Mapping[ResizeReason, ReleaseReason] = {
     "stopped": "withdrawn",
 }
 """Reasons of releases, by reason of the change."""
-_MOST_TAUGHT = 256
-"""Most waiting jobs that are looked at for a measurement of their kind."""
+_MOST_UPDATED = 256
+"""Most waiting jobs that are examined after a measurement."""
 
 
 class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
@@ -50,8 +50,8 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
         self.spanning_speed = 1.0
         """Estimated factor on the speed of a job whose workers are in both pools."""
         self._busy: dict[str, dict[str, None]] = {}
-        """Jobs with workers on a node, present or leaving; only nodes with some. This and the following
-        depend on the jobs alone."""
+        """Jobs by the node on which they have workers or end them. This and the following fields are computed
+        from the jobs."""
         self.shapes: Counter[LeastDemand] = Counter()
         """Number of jobs by least demand; only demands of at least one job."""
         self._idle_jobs: dict[str, None] = {}
@@ -59,7 +59,7 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
         """Cached entries of jobs in `_idle_jobs`, dropped when a job changes."""
         self._resizable_jobs: dict[str, None] = {}
         self._retrying: dict[str, None] = {}
-        """Jobs that wait after a refused run, by the last check."""
+        """Jobs that wait for a retry, since their last change."""
 
     def add(self, job: ElasticJob) -> None:
         self.shapes[LeastDemand.of(job.workload)] += 1
@@ -142,8 +142,8 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
         return job.work_left_s(self.time_s, 0.0 if job.since_s is None else self.speed(job))
 
     def base_left_s(self, job: ElasticJob) -> float:
-        """Return the time of a job's remaining work with its base demand: as declared or, if the job is late,
-        at least as long as it is late."""
+        """Return the time that a job's remaining work takes with its base demand (s). If the job is late, it
+        is at least the delay so far."""
         left_s = self.work_left_s(job) / job.speedup[job.workload.min_workers]
         if job.due_s is None or self.time_s is None:
             return left_s
@@ -330,7 +330,7 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
         if is_first and (counts or job.is_assumed):
             known = self.profiles.known(workload, job.job.user) if counts else None
             job.learn(known or KnownSteps.of_speed(workload, job.workers, measured_per_s))
-            self._teach(kind_of(workload))
+            self._update_waiting(kind_of(workload))
         job.measure(measured_per_s, self.spanning_speed)
         gave_way = job.gives_way
         job.check_promise(measured_per_s / self.speed(job))
@@ -355,10 +355,9 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
             )
         )
 
-    def _teach(self, kind: Hashable) -> None:
-        """Have waiting jobs of a kind of which nothing was measured learn what is known now, the first
-        ones."""
-        for job in islice((job for job in self.waiting if not job.is_known_by_runs), _MOST_TAUGHT):
+    def _update_waiting(self, kind: Hashable) -> None:
+        """Set the measured speed of a kind in the first waiting jobs of that kind that have none."""
+        for job in islice((job for job in self.waiting if not job.is_known_by_runs), _MOST_UPDATED):
             if kind_of(job.workload) != kind:
                 continue
             known = self.profiles.known(job.workload, job.job.user)

@@ -98,7 +98,6 @@ class MoeJob(RigidGang):
 
     @classmethod
     def of_state(cls, state: Sequence[Any], jobs: Mapping[str, Job], rule: DriftRule) -> Self:
-        """Return the job with a state."""
         own, popularity = state
         job = from_state(cls, own, jobs)
         if popularity is not None:

@@ -50,7 +50,6 @@ class Gangs(ABC, Generic[G, R]):
         """Whether an event since the last assignment of nodes could change an assignment."""
 
     def add(self, job: G) -> None:
-        """Add a job."""
         self.jobs[job.job_id] = job
         self.note(job)
 

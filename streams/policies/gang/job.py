@@ -37,7 +37,6 @@ class GangJob(ABC):
 
     @property
     def job_id(self) -> str:
-        """Id of the job."""
         return self.job.job_id
 
     @property

@@ -55,7 +55,7 @@ class Questions:
     def problem(self, time_s: float) -> MergeProblem | RivalProblem | None:
         """Return the problem; None if there is nothing to decide."""
         gpus = self.available()
-        asked = [job for job in self._tasks.jobs.values() if self._takes_part(job)]
+        asked = [job for job in self._tasks.jobs.values() if self._is_asked(job)]
         if gpus < 1 or not asked:
             return None
         jobs = self._first(asked)
@@ -83,7 +83,7 @@ class Questions:
         is_active = self._active_task(job) is not None
         return job.waited_s + (0.0 if is_active else self._tasks.time_s - job.waits_since_s)
 
-    def _takes_part(self, job: TuningJob) -> bool:
+    def _is_asked(self, job: TuningJob) -> bool:
         task = self._tasks.task_of(job)
         for each in pair_of(job, self._tasks.jobs) or (job,):
             if each.stage != "ready" or each.is_ending or not self._tasks.may_run(each):

@@ -16,7 +16,7 @@ from faust.types import TP
 from faust.types.tuples import ConsumerMessage, Message
 from mode.services import WaitResults
 
-from streams.kafka.records import Place, ReadRecord
+from streams.kafka.records import Partition, ReadRecord
 
 MOST_RECORDS_AT_ONCE = 500
 _MOST_RECORDS_WAITING = 4_000
@@ -118,11 +118,11 @@ class ExactConsumer(Consumer):
                     await asyncio.sleep(0)
                     turn_s = time.monotonic()
 
-    def acknowledge(self, place: Place, offset: int) -> None:
+    def acknowledge(self, place: Partition, offset: int) -> None:
         """Acknowledge a record and all before it in its partition: the group's offset may pass them."""
         self._done[TP(*place)] = offset + 1
 
-    def read_until_s(self, place: Place, last_offset: int) -> float | None:
+    def read_until_s(self, place: Partition, last_offset: int) -> float | None:
         """Return the Unix time up to which a partition is read, by the broker's last answer.
 
         Args:
@@ -157,9 +157,9 @@ class ExactConsumer(Consumer):
         state = assignment.state_value(tp)
         return state if state.highwater is not None and state.has_valid_position else None
 
-    def backlogged(self) -> Collection[Place]:
+    def backlogged(self) -> Collection[Partition]:
         """Return the partitions with many records left at the last fetch."""
-        return [Place(*tp) for tp in self._backlogged]
+        return [Partition(*tp) for tp in self._backlogged]
 
     def ack(self, message: Message) -> bool:  # noqa: ARG002 -- Faust's signature
         """Do nothing: only Faust's streams call this."""
@@ -259,12 +259,12 @@ class ExactConsumer(Consumer):
             full = {tp for tp in active if self._waiting[tp] >= _MOST_RECORDS_WAITING}
             # A copy, since Faust changes its set while the fetch waits; an empty set would mean all
             # partitions.
-            wanted = active - full
+            partitions = active - full
             longest_s = min(timeout, _SHORT_FETCH_S if full else _LONGEST_FETCH_S)
-            if not wanted:
+            if not partitions:
                 await asyncio.sleep(longest_s)
                 return {}
-            records = await self._fetch_fairly(wanted, longest_s)
+            records = await self._fetch_fairly(partitions, longest_s)
             self._backlogged |= full
             for tp, fetched in records.items():
                 self._returned[tp] = fetched[-1].offset
@@ -293,14 +293,14 @@ class ExactConsumer(Consumer):
                 if applied < end < state.position:
                     seen[tp] = end
 
-    async def _fetch_fairly(self, wanted: set[TP], timeout: float) -> dict[TP, Any]:
+    async def _fetch_fairly(self, partitions: set[TP], timeout: float) -> dict[TP, Any]:
         """Fetch records so that no partition keeps others waiting, however many it holds.
 
         aiokafka returns a bounded number of records at once, of the partitions that it reads first, and it
         reads them in the same order each time.
         """
-        backlogged = self._backlogged & wanted
-        others, records = wanted - backlogged, {}
+        backlogged = self._backlogged & partitions
+        others, records = partitions - backlogged, {}
         if others:
             records = dict(await super()._getmany(others, 0.0 if backlogged else timeout))
         for tp in sorted(backlogged):

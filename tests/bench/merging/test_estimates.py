@@ -51,7 +51,7 @@ def test_gains_compare_the_best_metrics(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "says"),
+    ("old", "new", "message"),
     [
         ("0.8000004\n", "0.9\n", "not met by its own curve"),
         ("tiny@blue,2,16,1e-3,1,0.7", "tiny@grey,2,16,1e-3,1,-1.6", "'grey' are unknown"),
@@ -59,10 +59,10 @@ def test_gains_compare_the_best_metrics(tmp_path):
         ("tiny@blue,2,16,1e-3,1,0.7", "tiny@blue,2,16,1e-3,9,0.7", "no curve of 'blue'"),
     ],
 )
-def test_uncovered_workload_is_refused(tmp_path, old, new, says):
+def test_uncovered_workload_is_refused(tmp_path, old, new, message):
     profiles = read_profiles(write_profiles(tmp_path), "tiny", "X1")
     (tmp_path / "workload.csv").write_text(FILES["workload.csv"].replace(old, new))
-    with pytest.raises((ValueError, LookupError), match=says):
+    with pytest.raises((ValueError, LookupError), match=message):
         known_tasks(profiles, read_workload(tmp_path / "workload.csv"))
 
 

@@ -32,7 +32,7 @@ def test_leep_rises_with_predictive_classes():
 
 
 @pytest.mark.parametrize(
-    ("theta", "labels", "says"),
+    ("theta", "labels", "message"),
     [
         ([0.5, 0.5], [0, 1], "shape"),
         ([[1.0]], [0, 1], "shape"),
@@ -44,6 +44,6 @@ def test_leep_rises_with_predictive_classes():
         ([[0.5, 0.5]], [0.0], "labels"),
     ],
 )
-def test_leep_refuses_what_it_cannot_read(theta, labels, says):
-    with pytest.raises(ValueError, match=says):
+def test_leep_refuses_what_it_cannot_read(theta, labels, message):
+    with pytest.raises(ValueError, match=message):
         leep(theta, labels)

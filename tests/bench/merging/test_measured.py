@@ -99,7 +99,7 @@ def test_an_unknown_model_names_those_that_are_there(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "says"),
+    ("name", "text", "message"),
     [
         ("tiny_X1_placements.csv", "placement,local_bsz,step_time\n1,2,0.1\n", "line 2: column `sync_time`"),
         ("tiny_X1_placements.csv", "placement,local_bsz,step_time,sync_time\n10,2,1,0\n", "digit per node"),
@@ -123,9 +123,9 @@ def test_an_unknown_model_names_those_that_are_there(tmp_path):
         ("samples.csv", "task,samples\nred,many\n", "`samples`.*'many'"),
     ],
 )
-def test_malformed_table_names_line_and_column(tmp_path, name, text, says):
+def test_malformed_table_names_line_and_column(tmp_path, name, text, message):
     (write_profiles(tmp_path) / name).write_text(text)
-    with pytest.raises(ValueError, match=f"(?s){name}.*{says}"):
+    with pytest.raises(ValueError, match=f"(?s){name}.*{message}"):
         read_profiles(tmp_path, "tiny", "X1")
 
 
@@ -141,7 +141,7 @@ def broken(**sections: object) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    ("curves", "says"),
+    ("curves", "message"),
     [
         ({"single": {}, "temporal": {}}, "`spatial` is missing"),
         (broken(single=[]), "single is an object, not list"),
@@ -162,9 +162,9 @@ def broken(**sections: object) -> dict[str, object]:
         (broken(single={"red": {"1e-4": {"two": curve(0.5)}}}), "whole number from 1 on, not 'two'"),
     ],
 )
-def test_malformed_curves_are_refused_with_their_place(tmp_path, curves, says):
+def test_malformed_curves_are_refused_with_their_place(tmp_path, curves, message):
     write_profiles(tmp_path, curves)
-    with pytest.raises(ValueError, match=f"learning_tiny.json.gz.*{says}"):
+    with pytest.raises(ValueError, match=f"learning_tiny.json.gz.*{message}"):
         read_learning_curves(tmp_path, "tiny")
 
 

@@ -69,7 +69,7 @@ def test_simulated_zone_has_the_same_forecasts(folder: Path):
     truth = MeasuredTruth(profiles, jobs, PlacementStepTimes(profiles, GpuCluster(1, 4)), Switching(0.0, 0.0))
     forecasts: dict[str, int] = {}
 
-    def take(step: Step):
+    def fold(step: Step):
         for decision in step.decisions:
             if isinstance(decision.outcome, JobForetold) and decision.outcome.reason == "estimated":
                 forecasts[decision.outcome.job_id] = decision.outcome.iterations
@@ -78,7 +78,7 @@ def test_simulated_zone_has_the_same_forecasts(folder: Path):
         configuration(profiles, GpuCluster(1, 4), MergingPolicy()),
         submissions(jobs, profiles),
         runners={TaskAssigned.RUNNER: VirtualTuner(CELL, 1.0, truth)},
-    ).pass_on(take)
+    ).pass_on(fold)
     zone = QueriedZone(profiles, jobs)
     assert forecasts == {
         "j0": round(13 * zone.forecast(blue, []).epochs),

@@ -51,7 +51,7 @@ def test_only_the_owner_reads_where_a_generation_meets(folder: JobFolder) -> Non
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_data_of_stranger_block_no_meeting(leader: Meeting, folder: JobFolder) -> None:
+def test_data_of_unknown_process_block_no_meeting(leader: Meeting, folder: JobFolder) -> None:
     address = folder.read_address(GENERATION)
     assert address is not None
     follower = Meeting.attend(folder, membership(1), HOST)

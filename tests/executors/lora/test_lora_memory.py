@@ -13,7 +13,7 @@ from schemas.lora import LoraHyperparameters
 from solvers.auction.market.demand import least_memory_gib
 
 
-def taken_gib(base: SharedBase, datasets: DatasetRoot, task: LoraTask) -> float:
+def used_gib(base: SharedBase, datasets: DatasetRoot, task: LoraTask) -> float:
     """Return the memory that the executor measures in a task's first step, in GiB."""
     engine = FusedEngine(base, datasets)
     engine.attach(task)
@@ -43,14 +43,14 @@ def test_estimate_is_lower_bound_within_factor_three(
         activation_bytes=4,
     )
     least_gib = least_memory_gib(LoraHyperparameters(rank=8, **shape), dimensions)
-    taken = taken_gib(base, datasets, make_task("j", rank=8, **shape))
+    taken = used_gib(base, datasets, make_task("j", rank=8, **shape))
     assert taken / 3 < least_gib <= taken
 
 
 def test_only_stepping_task_is_counted(
     base: SharedBase, datasets: DatasetRoot, make_task: Callable[..., LoraTask]
 ) -> None:
-    alone = taken_gib(base, datasets, make_task("j"))
+    alone = used_gib(base, datasets, make_task("j"))
     engine = FusedEngine(base, datasets)
     engine.attach(make_task("other", rank=16, batch_size=16))
     engine.attach(make_task("j"))

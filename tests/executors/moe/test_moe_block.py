@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from executors.moe.block import MoeBlock, Router, auxiliary_loss, moe_blocks, set_gating, take_passes
+from executors.moe.block import MoeBlock, Router, auxiliary_loss, moe_blocks, pop_passes, set_gating
 from executors.moe.experts import Experts
 from executors.moe.gating import ExpertWeights, Gating
 from schemas.experts.workload import ThresholdOn
@@ -92,7 +92,7 @@ def test_block_matches_computing_every_expert(
     states = hidden_states(3, 7)
 
     ours = outputs_and_gradients(block, block, states)
-    assert 0 < float(take_passes(block)[""].routing.is_double.double().mean()) < 1
+    assert 0 < float(pop_passes(block)[""].routing.is_double.double().mean()) < 1
     for one, other in zip(
         ours, outputs_and_gradients(block, lambda x: dense_reference(block, x), states), strict=True
     ):
@@ -123,7 +123,7 @@ def test_threshold_extremes_equal_fixed_modes(
             block.router.reset_parameters()
 
         def with_auxiliary_loss(states: Tensor, block: MoeBlock = block) -> Tensor:
-            return block(states) + auxiliary_loss(take_passes(block)).to(states.dtype)
+            return block(states) + auxiliary_loss(pop_passes(block)).to(states.dtype)
 
         results.append(outputs_and_gradients(block, with_auxiliary_loss, hidden_states(2, 16, dtype=dtype)))
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
@@ -179,7 +179,7 @@ def test_there_may_be_more_experts_than_tokens(make_block: MakeBlock, shape: tup
 def test_statistics_are_of_the_pass_itself(make_block: MakeBlock) -> None:
     model = nn.Sequential(make_block(Gating("adaptive", 0.2)), make_block(Gating("top2")))
     model(hidden_states(3, 5))
-    passes = take_passes(model)
+    passes = pop_passes(model)
 
     assert list(passes) == list(moe_blocks(model)) == ["0", "1"]
     first, second = passes.values()
@@ -188,7 +188,7 @@ def test_statistics_are_of_the_pass_itself(make_block: MakeBlock) -> None:
     assert second.double_ratio_of_sequences.tolist() == [1.0, 1.0, 1.0]
     assert first.tokens_of_sequences.tolist() == [5, 5, 5]
     assert int(second.routing.counts.sum()) == 30
-    assert take_passes(model) == {}
+    assert pop_passes(model) == {}
 
 
 def test_padding_is_neither_computed_nor_counted(make_block: MakeBlock) -> None:
@@ -196,7 +196,7 @@ def test_padding_is_neither_computed_nor_counted(make_block: MakeBlock) -> None:
     states = hidden_states(2, 4)
     block.is_token = torch.tensor([[True, True, True, True], [True, False, False, False]])
     padded = block(states)
-    counted = take_passes(block)[""]
+    counted = pop_passes(block)[""]
     block.is_token = None
 
     whole = dense_reference(block, states)
@@ -219,13 +219,13 @@ def test_autocast_applies_to_experts_not_router(
 ) -> None:
     block = make_block(Gating("adaptive", 0.2), dtype=torch.float32)
     states = hidden_states(2, 4, dtype=torch.float32).requires_grad_()
-    exact, routed = block(states), take_passes(block)[""].routing
+    exact, routed = block(states), pop_passes(block)[""].routing
     with torch.autocast("cpu", dtype=torch.bfloat16):
         outputs = block(states)
     outputs.sum().backward()
 
     assert outputs.dtype == torch.bfloat16
-    assert torch.equal(take_passes(block)[""].routing.probabilities, routed.probabilities)
+    assert torch.equal(pop_passes(block)[""].routing.probabilities, routed.probabilities)
     torch.testing.assert_close(outputs.float(), exact, rtol=0.05, atol=0.1)
     assert all(parameter.grad.dtype == torch.float32 for parameter in block.parameters())
 

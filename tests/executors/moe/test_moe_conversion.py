@@ -25,7 +25,7 @@ from transformers import (
 )
 
 from executors.lora.model_kind import BaseModelError
-from executors.moe.block import auxiliary_loss, moe_blocks, set_gating, take_passes
+from executors.moe.block import auxiliary_loss, moe_blocks, pop_passes, set_gating
 from executors.moe.conversion.convert import LayerConversion, convert
 from executors.moe.conversion.drop_in import adopt
 from executors.moe.conversion.storage import MoeDescription, load, save
@@ -131,7 +131,7 @@ def test_converted_experts_match_dense_model(make: MakeModel, mode: str, padded:
     convert(model, LayerConversion(experts=4, noise=0.0), Gating(mode))
 
     torch.testing.assert_close(logits(model, padded), dense)
-    assert len(take_passes(model)) == 4
+    assert len(pop_passes(model)) == 4
 
 
 @DENSE
@@ -140,7 +140,7 @@ def test_padding_is_not_routed(make: MakeModel) -> None:
     convert(model, LayerConversion(experts=4), Gating("top1"))
     logits(model, padded=True)
 
-    for routed in take_passes(model).values():
+    for routed in pop_passes(model).values():
         assert routed.tokens_of_sequences.tolist() == [9, 5, 1]
 
 
@@ -154,7 +154,7 @@ def test_cached_generation_routes_only_new_tokens() -> None:
     )
 
     assert generated.shape == (3, 12)
-    assert all(routed.tokens_of_sequences.tolist() == [1, 1, 1] for routed in take_passes(model).values())
+    assert all(routed.tokens_of_sequences.tolist() == [1, 1, 1] for routed in pop_passes(model).values())
 
 
 @DENSE
@@ -199,7 +199,7 @@ def test_adopted_layers_match_their_outputs(make: MakeModel, padded: bool) -> No
     adopt(model, Gating("top2" if make is mixtral else "top1"))
 
     torch.testing.assert_close(logits(model, padded), own)
-    assert len(take_passes(model)) == 2
+    assert len(pop_passes(model)) == 2
 
 
 def test_adopted_layers_match_their_gradients() -> None:
@@ -397,7 +397,7 @@ def test_experts_are_adapted_by_peft(make: MakeModel, tmp_path: Path) -> None:
     for _ in range(20):
         loss = adapted(input_ids=tokens(), labels=tokens()).loss
         losses.append(float(loss.detach()))
-        (loss + 0.01 * auxiliary_loss(take_passes(adapted))).backward()
+        (loss + 0.01 * auxiliary_loss(pop_passes(adapted))).backward()
         optimizer.step()
         optimizer.zero_grad()
     adapted.save_pretrained(tmp_path)
@@ -414,7 +414,7 @@ def test_gating_can_be_changed_for_inference() -> None:
     convert(model, LayerConversion(experts=4), Gating("top2"))
     set_gating(model, Gating("top1"))
     logits(model)
-    assert all(not routed.routing.is_double.any() for routed in take_passes(model).values())
+    assert all(not routed.routing.is_double.any() for routed in pop_passes(model).values())
 
 
 def test_unconvertible_model_is_refused() -> None:

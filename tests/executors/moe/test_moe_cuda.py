@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from executors.moe.block import MoeBlock, Router, take_passes
+from executors.moe.block import MoeBlock, Router, pop_passes
 from executors.moe.experts import Experts, _GroupedLinear, _is_grouped_on_device, grouped_linear
 from executors.moe.gating import Gating, GatingMode
 
@@ -16,7 +16,7 @@ HIDDEN, INTERMEDIATE, EXPERTS = 64, 128, 8
 
 
 def block_of(gating: Gating, gated: bool = True) -> MoeBlock:
-    """On the CPU, in float64, with all parameters drawn."""
+    """Return a layer on the CPU, in float64, with all parameters drawn."""
     generator = torch.Generator().manual_seed(3)
     experts = Experts(EXPERTS, HIDDEN, INTERMEDIATE, activation="silu", gated=gated, bias=True)
     block = MoeBlock(Router(HIDDEN, EXPERTS), gating, experts)
@@ -39,7 +39,7 @@ def outputs_and_gradients(block: MoeBlock, states: Tensor) -> list[Tensor]:
 
 
 def distance(ours: Tensor, truth: Tensor) -> float:
-    """Relative to the size of the truth."""
+    """Return the distance relative to the norm of the reference."""
     return float((ours.cpu().double() - truth).norm() / truth.norm())
 
 
@@ -120,6 +120,6 @@ def test_unneeded_second_experts_are_not_computed(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(_GroupedLinear, "forward", staticmethod(counted))
     block = block_of(Gating("adaptive", 0.02)).to("cuda", torch.bfloat16)
     block(states_of(300).to("cuda", torch.bfloat16))
-    doubles = float(take_passes(block)[""].routing.is_double.double().mean())
+    doubles = float(pop_passes(block)[""].routing.is_double.double().mean())
     assert 0 < doubles < 1
     assert rows_seen == [300 + round(300 * doubles)] * 2

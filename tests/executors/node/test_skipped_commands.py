@@ -29,13 +29,13 @@ class Bench:
     def __init__(self, runners: Any, root: Path) -> None:
         self.clock = VirtualTime(1_000_000.0)
         self.runners = runners
-        self.told: list[Any] = []
-        self.node = ModelNode("n1", root, self.clock, runners, lambda _id, event: self.told.append(event))
+        self.reports: list[Any] = []
+        self.node = ModelNode("n1", root, self.clock, runners, lambda _id, event: self.reports.append(event))
         self._commands = 0
         runners.advance(self.clock.now_s)
         self.node.start()
 
-    def tell(self, *commands: NodeCommand, again: bool = False, full: bool = False) -> None:
+    def send(self, *commands: NodeCommand, again: bool = False, full: bool = False) -> None:
         """Commands come, each in a record of its own; `again`: those that came last come once more; `full`:
         the node waits for room."""
         self._commands += 0 if again else len(commands)
@@ -55,11 +55,11 @@ class Bench:
 
     @property
     def refused(self) -> list[tuple[str, list[str]]]:
-        refusals = [each for each in self.told if isinstance(each, CommandRefused)]
+        refusals = [each for each in self.reports if isinstance(each, CommandRefused)]
         return [(each.reason, [run.run_id for run in each.runs]) for each in refusals]
 
     def ends(self) -> list[str]:
-        return [each.run_id for each in self.told if isinstance(each, RunReport) and is_end(each)]
+        return [each.run_id for each in self.reports if isinstance(each, RunReport) and is_end(each)]
 
 
 @pytest.fixture
@@ -114,41 +114,41 @@ def profile(run_id: str) -> Any:
 
 class TestReports:
     def test_workers_of_an_older_generation(self, elastic: Bench) -> None:
-        elastic.tell(workers(2), workers(1))
+        elastic.send(workers(2), workers(1))
         assert elastic.refused == [("out_of_date", [workers(1).run_id])]
 
     def test_a_release_of_workers_that_are_not_here(self, elastic: Bench) -> None:
         command = elastic_nodes.released("n1", "j0", 1, "preempted", None)
-        elastic.tell(command.model_copy(update={"run_id": "1/j0"}))
+        elastic.send(command.model_copy(update={"run_id": "1/j0"}))
         assert elastic.refused == [("unknown_run", ["1/j0"])]
 
     def test_ranks_of_an_older_generation(self, moe: Bench) -> None:
-        moe.tell(ranks(2), ranks(1))
+        moe.send(ranks(2), ranks(1))
         assert moe.refused == [("out_of_date", ["1/j0"])]
 
     def test_unknown_ranks_are_not_released_or_placed(self, moe: Bench) -> None:
         place = {"zone": "z", "node": "n1", "job_id": "j0", "generation": 1, "run_id": "1/j0"}
-        moe.tell(
+        moe.send(
             ExpertsPlaced(**place, revision=1, layers=PLACED), RanksReleased(**place, reason="preempted")
         )
         assert moe.refused == [("unknown_run", ["1/j0"])] * 2
 
     def test_a_task_of_an_older_generation(self, tuner: Bench) -> None:
-        tuner.tell(task(3), task(2))
+        tuner.send(task(3), task(2))
         assert tuner.refused == [("out_of_date", ["j0/2"])]
 
     def test_unknown_task_is_not_released(self, tuner: Bench) -> None:
         runs = (RefusedRun(run_id="j0/1", job_id="j0"),)
-        tuner.tell(tuner_nodes.released("n1", "j0").model_copy(update={"runs": runs}))
+        tuner.send(tuner_nodes.released("n1", "j0").model_copy(update={"runs": runs}))
         assert tuner.refused == [("unknown_run", ["j0/1"])]
 
     def test_a_slot_that_is_over(self, lora: Bench) -> None:
         slot = executors.assignment(executors.order("j0", 8), slot=3)
-        lora.tell(slot)
+        lora.send(slot)
         assert lora.refused == [("out_of_date", [slot.runs[0].run_id])]
 
     def test_command_for_missing_runner_is_refused(self, tuner: Bench) -> None:
-        tuner.tell(workers(1))
+        tuner.send(workers(1))
         assert tuner.refused == [("runner_missing", [workers(1).run_id])]
 
 
@@ -157,27 +157,27 @@ class TestWithoutRoom:
     def test_an_order_is_refused(self, request: pytest.FixtureRequest, name: str) -> None:
         bench: Bench = request.getfixturevalue(name)
         order = {"elastic": workers, "moe": ranks, "tuner": task}[name](1)
-        bench.tell(order, full=True)
+        bench.send(order, full=True)
         assert bench.refused == [("no_room", [getattr(order, "run_id", "") or bench_run(order)])]
         bench.run(3)
         assert not bench.node.occupied()
 
     def test_a_slot_is_refused(self, lora: Bench) -> None:
         slot = executors.assignment(executors.order("j0", 8), slot=1, start_s=lora.clock.now_s, length_s=60.0)
-        lora.tell(slot, full=True)
+        lora.send(slot, full=True)
         assert lora.refused == [("no_room", [slot.runs[0].run_id])]
 
     def test_release_is_obeyed_and_empty_one_reported(self, elastic: Bench) -> None:
-        elastic.tell(workers(1))
+        elastic.send(workers(1))
         elastic.run(3)
         release = elastic_nodes.released("n1", "j0", 1, "preempted", None)
-        elastic.tell(release.model_copy(update={"run_id": workers(1).run_id}), full=True)
+        elastic.send(release.model_copy(update={"run_id": workers(1).run_id}), full=True)
         elastic.run(3)
         assert elastic.ends() == [workers(1).run_id]
         assert [reason for reason, _ in elastic.refused] == ["unknown_run"], "the node had ended it before"
 
     def test_a_disowned_run_is_taken_back(self, elastic: Bench) -> None:
-        elastic.tell(RunDisowned(zone="z", node="n1", run_id="7/j0", job_id="j0"), full=True)
+        elastic.send(RunDisowned(zone="z", node="n1", run_id="7/j0", job_id="j0"), full=True)
         assert elastic.refused == []
 
 
@@ -189,39 +189,39 @@ class TestRepeats:
     def test_of_an_order(self, request: pytest.FixtureRequest, name: str, again: bool) -> None:
         bench: Bench = request.getfixturevalue(name)
         order = {"elastic": workers, "moe": ranks, "tuner": task}[name](1)
-        bench.tell(order)
+        bench.send(order)
         bench.run(3)
-        bench.tell(order, again=again)
+        bench.send(order, again=again)
         bench.run(3)
         assert bench.refused == []
         assert len(bench.node.occupied()) == 2, "one process, one run"
         assert not bench.ends()
 
     def test_of_a_refused_one(self, elastic: Bench) -> None:
-        elastic.tell(workers(2))
-        elastic.tell(workers(1))
-        elastic.tell(workers(1), again=True)
+        elastic.send(workers(2))
+        elastic.send(workers(1))
+        elastic.send(workers(1), again=True)
         assert len(elastic.refused) == 1
 
 
 class TestProfileRuns:
     def test_another_one_replaces_the_first(self, tuner: Bench) -> None:
-        tuner.tell(profile("p1/j0"))
+        tuner.send(profile("p1/j0"))
         tuner.run(3)
-        tuner.tell(profile("p2/j0"))
+        tuner.send(profile("p2/j0"))
         tuner.run(20)
         assert tuner.refused == []
         assert tuner.ends() == ["p1/j0", "p2/j0"]
-        assert isinstance(tuner.told[-1], TaskProfiled), short(tuner.told[-1])
+        assert isinstance(tuner.reports[-1], TaskProfiled), short(tuner.reports[-1])
 
     def test_one_that_a_killed_node_continues_is_replaced(self, tuner: Bench) -> None:
-        tuner.tell(profile("p1/j0"))
+        tuner.send(profile("p1/j0"))
         tuner.run(3)
         tuner.node.kill()
         tuner.node.start()
-        online = [each for each in tuner.told if isinstance(each, NodeOnline)][-1]
+        online = [each for each in tuner.reports if isinstance(each, NodeOnline)][-1]
         assert online.runs == ("p1/j0",)
-        tuner.tell(profile("p2/j0"))
+        tuner.send(profile("p2/j0"))
         tuner.run(20)
         assert tuner.ends() == ["p1/j0", "p2/j0"]
 
@@ -235,16 +235,16 @@ class TestDisownedRuns:
     def test_end(self, request: pytest.FixtureRequest, name: str, order: Any) -> None:
         bench: Bench = request.getfixturevalue(name)
         run_id = getattr(order, "run_id", "") or bench_run(order)
-        bench.tell(order)
+        bench.send(order)
         bench.run(3)
         for other in (("7/j0", "j0"), (run_id, "j1")):
-            bench.tell(RunDisowned(zone="z", node="n1", run_id=other[0], job_id=other[1]))
+            bench.send(RunDisowned(zone="z", node="n1", run_id=other[0], job_id=other[1]))
             bench.run(2)
         assert not bench.ends(), "another run was meant"
-        bench.tell(RunDisowned(zone="z", node="n1", run_id=run_id, job_id="j0"))
+        bench.send(RunDisowned(zone="z", node="n1", run_id=run_id, job_id="j0"))
         bench.run(3)
         assert bench.ends() == [run_id]
-        assert isinstance(bench.told[-1], RunProgressed)
+        assert isinstance(bench.reports[-1], RunProgressed)
         assert bench.node.occupied() == []
 
 
@@ -260,7 +260,7 @@ def test_each_command_is_parsed_once(elastic: Bench, monkeypatch: pytest.MonkeyP
         return decode_decision_record(value)
 
     monkeypatch.setattr(commands, "decode_decision_record", count)
-    elastic.tell(workers(1), elastic_nodes.released("n1", "j0", 1, "preempted", None), workers(2))
-    elastic.tell(workers(3), full=True)
+    elastic.send(workers(1), elastic_nodes.released("n1", "j0", 1, "preempted", None), workers(2))
+    elastic.send(workers(3), full=True)
     assert len(parsed) == 4
     assert len(set(parsed)) == 4

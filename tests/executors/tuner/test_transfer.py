@@ -71,7 +71,7 @@ def validation_loss(worker: LoneWorker, job_id: str, work: TuningWorkload) -> fl
 
 @pytest.mark.long
 @pytest.mark.parametrize("mode", ["temporal", "spatial"])
-def test_related_task_teaches_more(teacher: LoneWorker, mode: TransferMode) -> None:
+def test_related_task_transfers_more(teacher: LoneWorker, mode: TransferMode) -> None:
     target = job("target", _STEPS)
     teacher.run(assigned("n1", order("alone", target)))
     losses = {"alone": validation_loss(teacher, "alone", target)}

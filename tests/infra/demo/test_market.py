@@ -33,8 +33,8 @@ class Play:
         for module in (market_module, stage_module):
             monkeypatch.setattr(module, "time", self.clock)
         self.log = VirtualLog(CellsFile.read(file).cell("demo", EPOCH_S), self.clock)
-        self.said: list[str] = []
-        self.stage = virtual_stage(self.log, self.said)
+        self.lines: list[str] = []
+        self.stage = virtual_stage(self.log, self.lines)
         self.market = MarketScene(self.stage, generate(12, 10.0, seed=1), 1, DATASETS)
         monkeypatch.setattr(os, "kill", lambda pid, _number: self.log.kill(self.log.nodes[pid - 1]))
 

@@ -125,7 +125,7 @@ class VirtualLog:
         return NodeOnline(cell=self.cell.cell, node=node, base_model=zone.base_model, runners=("lora",))
 
 
-def virtual_stage(log: VirtualLog, said: list[str], patience_s: float = 300.0) -> Stage:
+def virtual_stage(log: VirtualLog, lines: list[str], patience_s: float = 300.0) -> Stage:
     """A stage on such a log. The process id of a node's executor is its number from 1 on."""
     executors = {
         (log.cell.cell, node): SimpleNamespace(pid=number) for number, node in enumerate(log.nodes, 1)
@@ -134,7 +134,7 @@ def virtual_stage(log: VirtualLog, said: list[str], patience_s: float = 300.0) -
         cells=[log.cell], executors=executors, keep_running=lambda: None, start_executors=lambda zones: None
     )
     publishers: Any = dict.fromkeys(("users", "vendors", "inference", "operators"), log)
-    progress: Any = SimpleNamespace(say=said.append, awaits=lambda _what="": None)
+    progress: Any = SimpleNamespace(show=lines.append, awaits=lambda _what="": None)
     follower: Any = log
     return Stage(deployment, follower, publishers, progress, patience_s)
 

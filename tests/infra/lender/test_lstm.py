@@ -50,7 +50,7 @@ def test_seed_determines_forecasts_without_global_random_state():
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-def test_a_history_that_is_too_short_teaches_nothing():
+def test_a_history_that_is_too_short_changes_nothing():
     assert train(history([0.5] * 61)) is None
     assert train(history([0.5] * 62), steps=1) is not None
 

@@ -30,25 +30,25 @@ def test_daily_swing_has_no_refusal_or_delay():
     cell = Cell("c")
     offset = 0
 
-    def tell(event: Event, event_id: str | None = None) -> list[Decision]:
+    def send(event: Event, event_id: str | None = None) -> list[Decision]:
         nonlocal offset
         offset += 1
         envelope = Envelope(event_id or f"e{offset}", "tests", "", event)
         return handle_checked(cell, LedgerEvent(offset, envelope))
 
-    tell(configuration(epoch_s=start_s, slot_s=600.0, zones=(zone(), serving)))
+    send(configuration(epoch_s=start_s, slot_s=600.0, zones=(zone(), serving)))
     lender = Lender("c", serving, SeasonalNaive(), LendingParameters())
     decided: list[Outcome] = []
     for sample in generate_load(seed=4, days=DAYS):
         time_s = start_s + sample.offset_s
-        said = tell(ClockTicked(cell="c", time_s=time_s))
+        outcomes_of_tick = send(ClockTicked(cell="c", time_s=time_s))
         report = InferenceLoadReported(cell="c", zone="serving", time_s=time_s, load=sample.load)
-        said += tell(report)
+        outcomes_of_tick += send(report)
         for event in lender.on_load(report):
-            said += tell(event, event_id_of(event))
+            outcomes_of_tick += send(event, event_id_of(event))
         # So that what is due between two reports is seen to be back, or not.
-        said += tell(ClockTicked(cell="c", time_s=time_s + INTERVAL_S - 1.0))
-        for decision in said:
+        outcomes_of_tick += send(ClockTicked(cell="c", time_s=time_s + INTERVAL_S - 1.0))
+        for decision in outcomes_of_tick:
             lender.on_decision(decision.outcome, decision.cause, time_s)
             decided.append(decision.outcome)
 

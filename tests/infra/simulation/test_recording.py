@@ -13,7 +13,7 @@ from tests.support.cells import (
     EPOCH_S,
     bid,
     configuration,
-    heard,
+    node_seen,
     offline,
     online,
     progressed,
@@ -68,9 +68,9 @@ def test_time_before_first_tick_may_be_unknown():
     assert [time_s for time_s, _ in timed(entries(("", bid())))] == [BEFORE_ALL]
 
 
-def recording_of(*heard: tuple[float, Event], ids: tuple[str, ...] = ()) -> LedgerRecording:
+def recording_of(*events: tuple[float, Event], ids: tuple[str, ...] = ()) -> LedgerRecording:
     recording = LedgerRecording(configuration())
-    for number, (offset_s, event) in enumerate(heard):
+    for number, (offset_s, event) in enumerate(events):
         id = ids[number] if ids else f"e{number}"
         recording.add(EPOCH_S + offset_s, LedgerEvent(number, Envelope(id, "test", "", event)))
     return recording
@@ -86,15 +86,15 @@ LOST = (
     (0.0, online("a1")),
     (10.0, progressed("a1", 0, 50)),
     (30.0, silent("a1")),
-    (60.0, heard("a1")),
+    (60.0, node_seen("a1")),
     (65.0, tick(6.5)),
 )
 
 
 @pytest.mark.parametrize(
-    ("heard", "offset_s", "expected"),
+    ("events", "offset_s", "expected"),
     [
-        pytest.param((), 0.0, None, id="never heard"),
+        pytest.param((), 0.0, None, id="without a sign of life"),
         pytest.param(((5.0, online("a1")),), 4.0, None, id="before its first sign of life"),
         pytest.param(((5.0, online("a1")),), 5.0, math.inf, id="to the end"),
         pytest.param(((0.0, online("a1")), (30.0, tick(3))), 0.0, math.inf, id="nobody says it is silent"),
@@ -109,8 +109,8 @@ LOST = (
         ),
     ],
 )
-def test_node_is_present_between_signs_of_life(heard, offset_s, expected):
-    assert until(recording_of(*heard), offset_s) == expected
+def test_node_is_present_between_signs_of_life(events, offset_s, expected):
+    assert until(recording_of(*events), offset_s) == expected
 
 
 def test_generations_of_what_ifs_count_up():
@@ -120,5 +120,5 @@ def test_generations_of_what_ifs_count_up():
 
 
 def test_ledger_has_nodes_by_configuration_or_report():
-    recording = recording_of((0.0, heard("stray")))
+    recording = recording_of((0.0, node_seen("stray")))
     assert [recording.has_node(node) for node in ("a1", "stray", "added-1")] == [True, True, False]

@@ -31,7 +31,7 @@ from tests.support.cells import (
     bid,
     configuration,
     finished,
-    heard,
+    node_seen,
     offline,
     online,
     progressed,
@@ -226,7 +226,7 @@ def test_recorded_reports_are_simulated_at_planned_pace(tmp_path):
         bench.send(tick(slot), started("a1", slot, done - 50), progressed("a1", slot, done))
         slot += 1
     # The last of it comes a slot late: the executor was slow to report.
-    bench.send(tick(4), started("a1", 4, 150), tick(5), heard("a1"), finished("a1", 4), tick(6), tick(7))
+    bench.send(tick(4), started("a1", 4, 150), tick(5), node_seen("a1"), finished("a1", 4), tick(6), tick(7))
     bench.send(started("stray", 1, 0), progressed("stray", 1, 50))
     path = write(tmp_path / "ledger.jsonl", bench.ledger)
     found = compared(path)

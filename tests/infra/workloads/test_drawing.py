@@ -30,8 +30,8 @@ DAY_S = 86_400.0
 TRACE = Path(__file__).parents[3] / "../shared/traces/jobs_philly.csv.gz"
 
 
-def drawn(cell: CellConfigured, **wanted) -> list[JobSubmitted]:
-    return [timed.event for timed in draw_jobs(cell, 1, **wanted) if isinstance(timed.event, JobSubmitted)]
+def drawn(cell: CellConfigured, **options) -> list[JobSubmitted]:
+    return [timed.event for timed in draw_jobs(cell, 1, **options) if isinstance(timed.event, JobSubmitted)]
 
 
 def test_an_auction_gets_bids():

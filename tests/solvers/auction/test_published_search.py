@@ -17,7 +17,7 @@ from tests.support.markets import critical_micros, demand, fleet, small_cases
 NO_VENDOR = [VendorOption(None, 0, 0)]
 
 
-def transcribed(market, wanted, options, first_slot, last_slot, room_only):
+def transcribed(market, needed, options, first_slot, last_slot, room_only):
     """The critical value of what Algorithm 2 finds, line by line: all work amounts, slots and nodes.
 
     What the text leaves open is settled as the code settles it: a sum beyond the work counts as the work, and
@@ -27,15 +27,15 @@ def transcribed(market, wanted, options, first_slot, last_slot, room_only):
     end = min(last_slot, market.first_slot + market.horizon_slots - 1)
     return min(
         (
-            option.price_micros + find_schedule(market, wanted, begin + option.delay_slots, end, room_only)
+            option.price_micros + find_schedule(market, needed, begin + option.delay_slots, end, room_only)
             for option in options
         ),
         default=math.inf,
     )
 
 
-def find_schedule(market, wanted, begin, end, room_only):
-    operational = market.operational(wanted)
+def find_schedule(market, needed, begin, end, room_only):
+    operational = market.operational(needed)
     classes = market.fleet.class_of_row
     # dp[w]: cost, highest prices, node-slots of both resources, and operational cost of the way there.
     table = {0: (0.0, 0.0, 0.0, 0.0, 0.0, 0.0)}
@@ -45,53 +45,53 @@ def find_schedule(market, wanted, begin, end, room_only):
         nodes = sorted(range(len(classes)), key=lambda k: (classes[k], compute[k], memory[k], k))
         before = dict(table)
         for done in sorted(before, reverse=True):
-            if done == wanted.work_samples:
+            if done == needed.work_samples:
                 continue
             _, highest_compute, highest_memory, compute_used, memory_used, spent = before[done]
             for k in nodes:
-                samples = int(wanted.samples[classes[k]])
+                samples = int(needed.samples[classes[k]])
                 room = (
                     market.node_up[k]
                     and market.free_samples[column, k] >= samples
-                    and market.free_gib[column, k] >= wanted.memory_gib
+                    and market.free_gib[column, k] >= needed.memory_gib
                 )
                 if samples == 0 or (room_only and not room):
                     continue
                 lambda_hat, phi_hat = max(highest_compute, compute[k]), max(highest_memory, memory[k])
-                s = compute_used + wanted.compute_share[classes[k]]
-                r = memory_used + wanted.memory_share[classes[k]]
+                s = compute_used + needed.compute_share[classes[k]]
+                r = memory_used + needed.memory_share[classes[k]]
                 e = spent + operational[column, classes[k]]
                 cost = e + lambda_hat * s + phi_hat * r
-                target = min(done + samples, wanted.work_samples)
+                target = min(done + samples, needed.work_samples)
                 if cost < table.get(target, (math.inf,))[0]:
                     table[target] = (cost, lambda_hat, phi_hat, s, r, e)
-    return table.get(wanted.work_samples, (math.inf,))[0]
+    return table.get(needed.work_samples, (math.inf,))[0]
 
 
 @settings(max_examples=examples(1_000), deadline=None)
 @given(small_cases())
 def test_it_finds_what_algorithm_2_as_printed_finds(case):
-    market, wanted, options, first, last = case
+    market, needed, options, first, last = case
     window = Window.of(*case)
     for room_only in (True, False):
         expected = transcribed(*case, room_only)
-        request = Request("j", wanted, options, first, last)
+        request = Request("j", needed, options, first, last)
         found = window and published_schedule(market, request, window, room_only)
         cost = math.inf if found is None else critical_micros(found)
         assert cost == pytest.approx(expected, rel=1e-12)
         if found is not None:
-            assert found.samples >= wanted.work_samples
+            assert found.samples >= needed.work_samples
             assert len(set(found.placement.slots)) == len(found.placement.slots)
 
 
 @settings(max_examples=examples(500), deadline=None)
 @given(small_cases())
 def test_the_exact_search_is_never_dearer(case):
-    market, wanted, options, first, last = case
+    market, needed, options, first, last = case
     window = Window.of(*case)
-    request = Request("j", wanted, options, first, last)
+    request = Request("j", needed, options, first, last)
     published = window and published_schedule(market, request, window, room_only=True)
-    best = window and best_schedule(market, wanted, window, room_only=True)
+    best = window and best_schedule(market, needed, window, room_only=True)
     if published is None:
         assert best is None
         return
@@ -107,11 +107,11 @@ def test_running_maximum_misses_the_optimum():
     market = Market(of, 3, 0, lambda _, slots: costs[slots] * 10)
     market.compute_price[0, :] = 20.0
     market.price_order.sort(0)
-    wanted = demand(of, 2, [1], 1.0)
-    window = Window.of(market, wanted, NO_VENDOR, 0, 2)
+    needed = demand(of, 2, [1], 1.0)
+    window = Window.of(market, needed, NO_VENDOR, 0, 2)
     assert window is not None
-    best = best_schedule(market, wanted, window, room_only=True)
-    published = published_schedule(market, Request("j", wanted, NO_VENDOR, 0, 2), window, room_only=True)
+    best = best_schedule(market, needed, window, room_only=True)
+    published = published_schedule(market, Request("j", needed, NO_VENDOR, 0, 2), window, room_only=True)
     assert best is not None
     assert published is not None
     assert (best.placement.slots, critical_micros(best)) == ((1, 2), 3.0)
@@ -124,11 +124,11 @@ def test_dominated_vendor_may_avoid_table_error():
     market = Market(of, 3, 0, lambda _, slots: costs[slots] * 10)
     market.compute_price[0, :] = 200.0
     market.price_order.sort(0)
-    wanted = demand(of, 2, [1], 1.0)
+    needed = demand(of, 2, [1], 1.0)
     options = [VendorOption("fast", 0, 0), VendorOption("slow", 1, 1)]
     assert undominated(options) == options[:1]
-    window = Window.of(market, wanted, options, 0, 2)
+    window = Window.of(market, needed, options, 0, 2)
     assert window is not None
-    found = published_schedule(market, Request("j", wanted, options, 0, 2), window, room_only=True)
+    found = published_schedule(market, Request("j", needed, options, 0, 2), window, room_only=True)
     assert found is not None
     assert (found.vendor, found.placement.slots, critical_micros(found)) == ("slow", (1, 2), 31.0)

@@ -50,7 +50,7 @@ def test_full_node_slot_costs_most_winners_offers() -> None:
     assert rises.max_density_micros == DECLARED.max_density_micros
 
 
-def test_winners_of_free_slots_teach_nothing() -> None:
+def test_winners_of_free_slots_change_no_price() -> None:
     assert learnt([1_024.0] * 100, 512.0, opening_micros=0.0).rises() == DECLARED
 
 

@@ -4,7 +4,7 @@ from hypothesis import given
 
 from solvers.elastic.demand import WorkerGrant
 from solvers.elastic.heuristics import Gandiva
-from tests.support.elastic_rounds import Round, demand, granted_workers, rounds, taken_gpus, training
+from tests.support.elastic_rounds import Round, demand, granted_workers, rounds, training, used_gpus
 
 
 def test_jobs_grow_on_what_idles_the_earliest_first() -> None:
@@ -56,7 +56,7 @@ def test_jobs_grow_only_without_waiting_ones(round_: Round) -> None:
         assert all(granted.get(job.job_id, 0) <= job.workers for job in round_.running)
         assert all(granted[job.job_id] == job.min_workers for job in round_.waiting[: len(started)])
         return
-    taken = taken_gpus(round_.jobs, grants)
+    taken = used_gpus(round_.jobs, grants)
     for job in round_.jobs:
         if granted.get(job.job_id, job.workers) < job.max_workers:
             # What is left in its pool does not hold another worker.

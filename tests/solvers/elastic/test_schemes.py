@@ -11,7 +11,7 @@ from solvers.elastic.demand import Scheme
 from solvers.elastic.heuristics import Afs, FirstInFirstOut, Gandiva, Opportunistic
 from solvers.elastic.pollux import Pollux
 from solvers.elastic.two_phase import TwoPhase
-from tests.support.elastic_rounds import Round, demand, granted_workers, rounds, taken_gpus, training
+from tests.support.elastic_rounds import Round, demand, granted_workers, rounds, training, used_gpus
 
 SCHEMES: dict[str, Callable[[], Scheme]] = {
     "two-phase": TwoPhase,
@@ -32,7 +32,7 @@ every_scheme = pytest.mark.parametrize(
 @given(round_=rounds())
 @settings(deadline=None)
 def test_grants_fit_idle_and_released_gpus(scheme: Scheme, round_: Round) -> None:
-    taken = taken_gpus(round_.jobs, scheme.allocate(round_.waiting, round_.running, round_.free_gpus))
+    taken = used_gpus(round_.jobs, scheme.allocate(round_.waiting, round_.running, round_.free_gpus))
     for pool, gpus in taken.items():
         assert gpus <= round_.free_gpus[pool] + 1e-6
 

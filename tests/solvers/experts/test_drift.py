@@ -26,7 +26,7 @@ def begun(tokens=SKEWED, rule=RULE, cluster=FOUR):
     return drift
 
 
-def told(drift, *reports):
+def reasons_of(drift, *reports):
     """The reasons of reports, each a time and counts."""
     return [drift.report(np.array(tokens), time_s).reason for time_s, tokens in reports]
 
@@ -46,7 +46,7 @@ def test_without_a_profile_it_treats_all_experts_alike():
 
 def test_a_shift_is_followed_when_it_has_lasted():
     drift = begun()
-    assert told(drift, (20, TURNED), (21, TURNED)) == ["not_lasting_yet", "popularity_shifted"]
+    assert reasons_of(drift, (20, TURNED), (21, TURNED)) == ["not_lasting_yet", "popularity_shifted"]
     assert drift.placement.replicas()[3] > 1
 
 
@@ -67,24 +67,24 @@ def test_decision_has_busiest_load_before_and_after():
 def test_what_does_not_last_is_not_followed():
     drift = begun()
     once = ["not_lasting_yet", "small_gain", "small_gain"]
-    assert told(drift, (20, TURNED), (21, SKEWED), (22, SKEWED)) == once
-    assert told(drift, (23, TURNED), (24, SKEWED), (25, SKEWED)) == once
+    assert reasons_of(drift, (20, TURNED), (21, SKEWED), (22, SKEWED)) == once
+    assert reasons_of(drift, (23, TURNED), (24, SKEWED), (25, SKEWED)) == once
 
 
 def test_after_a_change_it_waits():
     drift = begun()
-    told(drift, (20, TURNED), (21, TURNED), (22, TURNED), (23, TURNED))
-    assert told(drift, (24, SKEWED), (25, SKEWED), (26, SKEWED)) == [
+    reasons_of(drift, (20, TURNED), (21, TURNED), (22, TURNED), (23, TURNED))
+    assert reasons_of(drift, (24, SKEWED), (25, SKEWED), (26, SKEWED)) == [
         "not_lasting_yet",
         "cooling_down",
         "cooling_down",
     ]
-    assert told(drift, (31, SKEWED)) == ["popularity_shifted"]
+    assert reasons_of(drift, (31, SKEWED)) == ["popularity_shifted"]
 
 
 def test_reports_of_few_tokens_are_counted_together():
     drift = begun()
-    assert told(drift, *[(time_s, TURNED // 10) for time_s in range(20, 28)]) == [
+    assert reasons_of(drift, *[(time_s, TURNED // 10) for time_s in range(20, 28)]) == [
         "too_few_tokens",
         "too_few_tokens",
         "too_few_tokens",
@@ -128,10 +128,10 @@ def test_rules_that_cannot_be_are_refused(field):
 
 def test_restored_layer_decides_alike():
     drift = begun()
-    told(drift, (20, TURNED), (20.5, TURNED // 20))
+    reasons_of(drift, (20, TURNED), (20.5, TURNED // 20))
     restored = LayerDrift.from_json(json.loads(json.dumps(drift.to_json())), RULE, FOUR)
     reports = [(time_s, TURNED) for time_s in (21, 22, 40, 41)] + [(50, SKEWED), (60, SKEWED), (70, SKEWED)]
-    assert told(restored, *reports) == told(drift, *reports)
+    assert reasons_of(restored, *reports) == reasons_of(drift, *reports)
     assert restored.to_json() == drift.to_json()
 
 
@@ -148,11 +148,11 @@ def test_noise_moves_nothing(parts, seed):
     tokens = rule.least_tokens_per_device * cluster.devices
     drift = begun(draws.multinomial(10 * tokens, popularity), rule, cluster)
     reports = [(float(second), draws.multinomial(tokens, popularity)) for second in range(60)]
-    assert set(told(drift, *reports)) <= {"small_gain", "not_lasting_yet"}
+    assert set(reasons_of(drift, *reports)) <= {"small_gain", "not_lasting_yet"}
 
 
 def reports_until_followed(rule, gain):
-    """As the rule states."""
+    """Return the number of reports that the rule states."""
     old, reports = 1 - rule.newest_weight, 1
     while old > (gain - rule.least_gain) / (1 - rule.least_gain):
         old *= 1 - rule.newest_weight
@@ -170,5 +170,7 @@ def test_shift_is_followed_within_stated_reports(parts, other, weight, lasting):
     largest = int(device_loads(even_split(drift.placement, demand.loads)).max())
     gain = 1 - demand.total / 8 / largest
     assume(gain > rule.least_gain * 1.2)
-    reasons = told(drift, *[(float(second), after) for second in range(reports_until_followed(rule, gain))])
+    reasons = reasons_of(
+        drift, *[(float(second), after) for second in range(reports_until_followed(rule, gain))]
+    )
     assert "popularity_shifted" in reasons

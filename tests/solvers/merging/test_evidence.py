@@ -76,7 +76,7 @@ def test_undone_merge_costs_wasted_training(lost: float | None, saved: float) ->
     assert past._savings[0][1] == pytest.approx(saved)
 
 
-def test_self_merges_and_others_teach_separately() -> None:
+def test_self_merges_and_others_count_separately() -> None:
     paid = [result(merge(donor, "b"), 3.0) for donor in "cdef"]
     assert evidence(paid, merge("b", "b")) == "trial"
     assert evidence([], merge("b", "b")) == "none", "not before others have paid in its mode"

@@ -218,7 +218,7 @@ def helped(donor: int, receiver: int, ratio: float) -> TransferPair:
     return TransferPair(mode="temporal", donor=donor, receiver=receiver, receiver_ratio=ratio)
 
 
-LATE_BESIDE_NEW = (
+LATE_WITH_NEW = (
     problem(
         4,
         [kind({2: 0.08, 4: 0.05})],
@@ -251,9 +251,9 @@ differ in."""
 
 @settings(deadline=None, max_examples=examples(150))
 @given(problems())
-@example(LATE_BESIDE_NEW[0])
-@example(LATE_BESIDE_NEW[1])
-@example(LATE_BESIDE_NEW[2])
+@example(LATE_WITH_NEW[0])
+@example(LATE_WITH_NEW[1])
+@example(LATE_WITH_NEW[2])
 def test_plan_is_best_and_bound_below(asked: MergeProblem) -> None:
     """By a thousandth of what those cost that run, or of what is saved."""
     solution = solved(asked)

@@ -34,7 +34,7 @@ from tests.support.cells import (
     bid,
     configuration,
     finished,
-    heard,
+    node_seen,
     nodes_by_slot,
     offline,
     online,
@@ -127,8 +127,8 @@ class TestNodesThatJoin:
         ignored = only(bench.send(online("a9")), EventIgnored)
         assert ignored.reason == "unknown_node"
         bench.send(registered("a9"))
-        assert bench.cell.nodes.awaits(heard("a9"))
-        bench.send(heard("a9"))
+        assert bench.cell.nodes.awaits(node_seen("a9"))
+        bench.send(node_seen("a9"))
         assert serving(bench, "a9") == ("z", "up")
 
     def test_node_with_other_base_model_is_unused(self):
@@ -136,7 +136,7 @@ class TestNodesThatJoin:
         bench.send(registered("a9"))
         assert only(bench.send(online("a9", base_model="large")), EventIgnored).reason == "wrong_base_model"
         assert serving(bench, "a9") == ("z", "down")
-        assert not bench.cell.nodes.awaits(heard("a9").model_copy(update={"base_model": "large"}))
+        assert not bench.cell.nodes.awaits(node_seen("a9").model_copy(update={"base_model": "large"}))
 
     def test_prices_of_new_node_open_like_others(self):
         bench = small_zone("a1")
@@ -222,7 +222,7 @@ class TestNodesThatRetire:
         bench = small_zone("a1", "a2")
         bench.send(tick(0), silent("a2"))
         only(bench.send(bid()), JobAdmitted)
-        bench.send(retired("a1"), heard("a2"))
+        bench.send(retired("a1"), node_seen("a2"))
         assert serving(bench, "a1") == ("z", "leaving")
         outcomes = bench.send(tick(0.5), tick(1))
         replanned = only(outcomes, JobReplanned)
@@ -269,7 +269,7 @@ class TestNodesOnLoan:
         bench.send(tick(0), online("a2"))
         *_, awaited = bench.send(lent("a2"))
         assert (awaited.zone, awaited.status, awaited.reason) == ("y", "down", "awaited")
-        assert not bench.cell.nodes.awaits(heard("a2"))
+        assert not bench.cell.nodes.awaits(node_seen("a2"))
         bench.send(online("a2", base_model="large"))
         assert serving(bench, "a2") == ("y", "up")
         bench.send(returned("a2"))
@@ -374,7 +374,7 @@ class TestCordonedNodes:
         assert CheckedBench.configured().send(*events)[-1].reason == "nothing_changes"
 
 
-class TestZonesConfiguredAnew:
+class TestZonesConfiguredAgain:
     def test_prices_rise_by_new_settings(self):
         bench = small_zone("a1")
         steeper = PdftspPolicy(

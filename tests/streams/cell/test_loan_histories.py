@@ -171,7 +171,7 @@ class LoanHistories(RuleBasedStateMachine):
                 self.send(progressed(node, slot, done, job_id=job_id))
 
     @rule(node=nodes, kind=st.sampled_from((online, online, online, offline, silent)))
-    def hear(self, node: str, kind: Any) -> None:
+    def report_node(self, node: str, kind: Any) -> None:
         self.send(kind(node))
 
     @rule(
@@ -213,7 +213,7 @@ class LoanHistories(RuleBasedStateMachine):
         assert nodes.due_to_leave(lent) == self.specification.due_to_leave
 
     @invariant()
-    def the_layout_is_the_one_that_is_made_anew(self) -> None:
+    def the_layout_equals_one_that_is_made_again(self) -> None:
         layout = self.cell.nodes.layout if self.cell.nodes is not None else None
         if layout is not None:
             anew = Layout(layout.owned, layout.lent)

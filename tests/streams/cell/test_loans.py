@@ -293,7 +293,7 @@ def reclaim_of_busy(bench: CheckedBench) -> None:
     assert not of_kind(outcomes, NodeMoved)
 
 
-def run_through(bench: CheckedBench, *slots: int) -> list:
+def train_slots(bench: CheckedBench, *slots: int) -> list:
     """The job trains its quotas of these slots."""
     outcomes = []
     for slot in slots:
@@ -305,7 +305,7 @@ class TestDeadlines:
     def test_busy_server_returns_after_its_work(self):
         bench, _ = busy_loan()
         reclaim_of_busy(bench)
-        run_through(bench, 1, 2)
+        train_slots(bench, 1, 2)
         outcomes = bench.send(finished("s1", 3, done=150))
         assert only(outcomes, ReclaimEnded).status == "in_time"
         assert only(outcomes, LoanChanged).status == "returned"
@@ -323,7 +323,7 @@ class TestDeadlines:
     def test_endless_run_makes_reclaim_overdue_then_late(self):
         bench, _ = busy_loan()
         bench.send(tick(0.5), reclaimed(1, due_slot=4.5), tick(1), started("s1", 1, 0))
-        run_through(bench, 1, 2)
+        train_slots(bench, 1, 2)
         assert not of_kind(bench.send(tick(4), tick(4.5)), ReclaimEnded), "due, not overdue"
         overdue = only(bench.send(tick(4.75)), ReclaimEnded)
         assert (overdue.status, overdue.missing, overdue.late_s) == ("overdue", ("s1",), 0.25 * SLOT_S)
@@ -338,7 +338,7 @@ class TestDeadlines:
         restarted(bench)
         reclaim_of_busy(bench)
         restarted(bench)
-        run_through(bench, 1, 2)
+        train_slots(bench, 1, 2)
         restarted(bench)
         assert ignored(bench.send(reclaimed(1, due_slot=9))) == "duplicate_reclaim"
         assert only(bench.send(finished("s1", 3, done=150)), ReclaimEnded).status == "in_time"
@@ -365,7 +365,7 @@ class TestOtherChanges:
         changed = only(bench.send(NodeReturned(cell="c", node="s1")), LoanChanged)
         assert (changed.status, changed.due_s) == ("draining", EPOCH_S + SLOT_S + NOTICE_S)
         assert ignored(bench.send(reclaimed(1, due_slot=9))) == "more_than_on_loan"
-        run_through(bench, 1, 2)
+        train_slots(bench, 1, 2)
         outcomes = bench.send(finished("s1", 3, done=150))
         assert only(outcomes, LoanChanged).status == "returned"
         assert not of_kind(outcomes, ReclaimEnded)
@@ -374,24 +374,24 @@ class TestOtherChanges:
         bench, _ = busy_loan()
         reclaim_of_busy(bench)
         bench.send(NodeRetired(cell="c", node="s1"))
-        run_through(bench, 1, 2)
+        train_slots(bench, 1, 2)
         outcomes = bench.send(finished("s1", 3, done=150))
         assert only(outcomes, NodeMoved).to_zone is None
         assert only(outcomes, LoanChanged).status == "returned"
         assert only(outcomes, ReclaimEnded).status == "in_time"
 
-    @pytest.mark.parametrize("wanted_back", [False, True])
-    def test_server_kept_from_retirement_is_unchanged(self, wanted_back: bool):
+    @pytest.mark.parametrize("is_reclaimed", [False, True])
+    def test_server_kept_from_retirement_is_unchanged(self, is_reclaimed: bool):
         bench, _ = busy_loan()
-        if wanted_back:
+        if is_reclaimed:
             reclaim_of_busy(bench)
         outcomes = bench.send(
             NodeRetired(cell="c", node="s1"),
             NodeRegistered(cell="c", node="s1", zone="inf", gpu_type="fast", tariff="t"),
         )
         statuses = [one.status for one in of_kind(outcomes, LoanChanged)]
-        assert statuses == ([] if wanted_back else ["draining", "on_loan"])
-        assert (bench.cell.nodes.status_of("s1") == "leaving") == wanted_back
+        assert statuses == ([] if is_reclaimed else ["draining", "on_loan"])
+        assert (bench.cell.nodes.status_of("s1") == "leaving") == is_reclaimed
 
     def test_server_lent_by_operator_is_not_on_loan(self):
         bench = lending()

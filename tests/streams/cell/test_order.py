@@ -11,7 +11,7 @@ from tests.support.cells import (
     ask,
     bid,
     configuration,
-    heard,
+    node_seen,
     offline,
     online,
     started,
@@ -24,7 +24,7 @@ from tests.support.cells import (
 def test_first_event_configures_before_any_decision():
     bench = CheckedBench()
     refused, early, accepted, again = bench.send(
-        bid(), heard("a1"), configuration(), configuration(slot_s=5.0)
+        bid(), node_seen("a1"), configuration(), configuration(slot_s=5.0)
     )
     assert isinstance(refused, JobRejected)
     assert refused.reason == "cell_not_configured"
@@ -52,7 +52,7 @@ def send_as(bench, id, *events):
     return outcomes
 
 
-TAKEN_EARLY = {
+USED_EARLY = {
     "a node's by a user": (withdraw("x"), offline("a1")),
     "a user's by another": (bid("j1", user="eve"), bid("j2", user="ada")),
     "a node's by another": (offline("a2"), offline("a1")),
@@ -61,7 +61,7 @@ TAKEN_EARLY = {
 }
 
 
-@pytest.mark.parametrize(("early", "event"), TAKEN_EARLY.values(), ids=TAKEN_EARLY.keys())
+@pytest.mark.parametrize(("early", "event"), USED_EARLY.values(), ids=USED_EARLY.keys())
 def test_event_id_of_one_writer_blocks_no_other(bench, early, event):
     outcomes = send_as(bench, "1", early, event)
     assert not [o for o in outcomes if isinstance(o, EventIgnored) and o.reason == "duplicate_event"]
@@ -73,7 +73,7 @@ def test_node_reports_despite_ids_used_by_user(bench):
     for number in range(50):
         send_as(bench, f"a1-{number}", withdraw("x", user="eve"))
     (down,) = send_as(bench, "a1-0", offline("a1"))
-    (up,) = send_as(bench, "a1-1", heard("a1"))
+    (up,) = send_as(bench, "a1-1", node_seen("a1"))
     assert (down.status, up.status) == ("down", "up")
 
 
@@ -122,7 +122,7 @@ def test_the_duplicate_window_forgets_the_oldest_id():
 IGNORED = {
     "a clock that goes back": ([tick(3), tick(2)], "clock_went_back"),
     "a quote of an unknown vendor": ([vendor("stranger", 1.0, 0.0)], "unknown_vendor"),
-    "a report from an unknown node": ([heard("a9")], "unknown_node"),
+    "a report from an unknown node": ([node_seen("a9")], "unknown_node"),
     "a report on an unknown job": ([started("a1", 0, 0)], "unknown_job"),
     "a report from a node without the job": (
         [bid(speed_samples_per_s={"slow": 5.0}), tick(0), started("a1", 0, 0)],

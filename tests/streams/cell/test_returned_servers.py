@@ -54,7 +54,7 @@ def lent_out(bench: TwinBench, configured: CellConfigured) -> list[str]:
     return lent
 
 
-def take_back(bench: TwinBench, configured: CellConfigured, servers: int) -> list[Outcome]:
+def reclaim_servers(bench: TwinBench, configured: CellConfigured, servers: int) -> list[Outcome]:
     reclaim = CapacityReclaimed(
         cell=configured.cell, zone=configured.zones[0].id, reclaim_id="r", servers=servers, due_s=NOTICE_S
     )
@@ -65,7 +65,7 @@ def take_back(bench: TwinBench, configured: CellConfigured, servers: int) -> lis
 def test_returned_servers_count_as_own(bench: Any, configured: CellConfigured, job: Event) -> None:
     bench = bench()
     lent_out(bench, configured)
-    take_back(bench, configured, servers=2)
+    reclaim_servers(bench, configured, servers=2)
     (admitted,) = bench.send(job)
     assert isinstance(admitted, JobAdmitted)
 
@@ -74,7 +74,7 @@ def test_returned_servers_count_as_own(bench: Any, configured: CellConfigured, j
 def test_servers_still_on_loan_do_not_count(bench: Any, configured: CellConfigured, job: Event) -> None:
     bench = bench()
     lent_out(bench, configured)
-    take_back(bench, configured, servers=1)
+    reclaim_servers(bench, configured, servers=1)
     (rejected,) = bench.send(job)
     assert isinstance(rejected, JobRejected)
     assert rejected.reason == "larger_than_the_zone"

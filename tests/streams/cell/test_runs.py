@@ -15,7 +15,7 @@ from tests.support.cells import (
     bid,
     failed,
     finished,
-    heard,
+    node_seen,
     nodes_by_slot,
     offline,
     online,
@@ -46,7 +46,7 @@ def test_each_slot_is_assigned_when_it_begins(bench):
             done = order.resume_samples + 50
             report = finished if done == 200 else progressed
             bench.send(started(outcome.node, slot, order.resume_samples), report(outcome.node, slot, done))
-        bench.send(*[heard(node) for node in ("a1", "a2", "b1")])
+        bench.send(*[node_seen(node) for node in ("a1", "a2", "b1")])
     assert assigned == nodes_by_slot(admitted)
 
 
@@ -120,7 +120,7 @@ def test_silent_node_is_down_and_jobs_move(bench):
     assert isinstance(replanned, JobReplanned)
     assert replanned.reason == "node_lost"
     assert node not in nodes_by_slot(replanned).values()
-    (up,) = bench.send(heard(node))
+    (up,) = bench.send(node_seen(node))
     assert up == NodeStatusChanged(zone="z", node=node, status="up", reason="online")
 
 

@@ -14,7 +14,7 @@ from tests.support.cells import (
     Bench,
     CheckedBench,
     bid,
-    heard,
+    node_seen,
     nodes_by_slot,
     online,
     silent,
@@ -41,7 +41,7 @@ def bench() -> Bench:
     small: dict[str, Any] = {"work_samples": 4, "memory_gib": 1.0, "speed_samples_per_s": {"fast": 0.2}}
     for job_id in JOBS:
         bench.send(bid(job_id, units=1.0, **small))
-    bench.send(heard("a2"))
+    bench.send(node_seen("a2"))
     assert held_cells(bench.zone) == {"j1": EARLY, "j2": LATE, "j3": EARLY, "j4": LATE}
     return bench
 
@@ -78,7 +78,7 @@ def test_waiting_job_loses_past_slots(bench: Bench, monkeypatch: pytest.MonkeyPa
 
 def test_returned_node_keeps_plan_of_waiting_job(bench: Bench) -> None:
     bench.send(silent("a1"))
-    assert replanned(bench.send(heard("a1"), tick(0.1))) == []
+    assert replanned(bench.send(node_seen("a1"), tick(0.1))) == []
     plans = held_cells(bench.zone)
     assert (plans["j3"], plans["j4"]) == (EARLY, LATE)
 

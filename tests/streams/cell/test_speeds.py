@@ -19,7 +19,7 @@ from tests.support.cells import (
     bid,
     failed,
     finished,
-    heard,
+    node_seen,
     nodes_by_slot,
     offline,
     online,
@@ -257,7 +257,7 @@ def test_run_delayed_too_long_is_refunded(bench, deadline_s):
 @pytest.mark.parametrize("lost", [silent, offline, online], ids=["silent", "left", "began anew"])
 def test_work_of_lost_executor_is_at_providers_cost(bench, lost):
     admitted, nodes = late_claim(bench, deadline_s=EPOCH_S + 20)
-    outcomes = bench.send(heard(nodes[0]), lost(nodes[0]), tick(1), tick(2), tick(3))
+    outcomes = bench.send(node_seen(nodes[0]), lost(nodes[0]), tick(1), tick(2), tick(3))
     (refunded,) = [outcome for outcome in outcomes if isinstance(outcome, JobRefunded)]
     assert refunded.refund_micros == admitted.payment_micros
     assert next(o.node for o in outcomes if isinstance(o, RunCancelled)) == nodes[0]

@@ -19,7 +19,7 @@ from tests.support.elastic_loans import LENDER, LivelyBench, borrowing_cell, loa
 def lent() -> LivelyBench:
     """A server of its own, and three on loan."""
     bench = LivelyBench(borrowing_cell(servers=1, lent=4))
-    bench.tell(loaded(0.0), offered("i0", "i1", "i2"))
+    bench.exchange(loaded(0.0), offered("i0", "i1", "i2"))
     return bench
 
 
@@ -46,15 +46,15 @@ def test_loaned_servers_admit_no_larger_jobs() -> None:
 
 def test_reclaim_spares_job_on_retiring_server() -> None:
     bench = LivelyBench(borrowing_cell(servers=2, lent=3, scenario="ideal"))
-    bench.tell(loaded(0.0), submit("other", 10**6, gpus_per_worker=4), submit("j", 100_000, (4, 8)))
+    bench.exchange(loaded(0.0), submit("other", 10**6, gpus_per_worker=4), submit("j", 100_000, (4, 8)))
     bench.rounds(1, 1)
-    bench.tell(offered("i0"))
+    bench.exchange(offered("i0"))
     bench.rounds(2, 3)
     on_both = bench.job("j")["members"]
     assert on_both.keys() == {"s1", "i0"}
-    bench.tell(NodeRetired(cell=CELL, node="s1"))
+    bench.exchange(NodeRetired(cell=CELL, node="s1"))
     bench.rounds(4, 4)
-    bench.tell(reclaimed(1, due_s=1_000.0))
+    bench.exchange(reclaimed(1, due_s=1_000.0))
     bench.rounds(5, 6)
     (cleared,) = [d.outcome for d in bench.decisions if isinstance(d.outcome, ServersCleared)]
     assert cleared.preempted == ()
@@ -64,35 +64,35 @@ def test_reclaim_spares_job_on_retiring_server() -> None:
 @pytest.mark.parametrize("scenario", get_args(Scenario))
 def test_job_spreads_to_equally_fast_loaned_servers(scenario: Scenario) -> None:
     bench = LivelyBench(borrowing_cell(servers=1, lent=3, scenario=scenario))
-    bench.tell(loaded(0.0), submit("j", 100_000, (2, 8)))
+    bench.exchange(loaded(0.0), submit("j", 100_000, (2, 8)))
     bench.rounds(1, 2)
     assert bench.job("j")["members"] == {"s0": 4}
-    bench.tell(offered("i0", "i1"))
+    bench.exchange(offered("i0", "i1"))
     bench.rounds(3, 3)
     assert workers(bench) == {"base": {"s0": 2}, "flexible": {"i0": 4, "i1": 2}}
     order = next(d.outcome for d in reversed(bench.decisions) if isinstance(d.outcome, WorkersAssigned))
     assert order.expected_samples_per_s == 8, "as on one pool"
-    bench.tell(loaded(0.5, 3 * INTERVAL_S), reclaimed(2, 6 * INTERVAL_S))
+    bench.exchange(loaded(0.5, 3 * INTERVAL_S), reclaimed(2, 6 * INTERVAL_S))
     bench.rounds(4, 5)
     assert bench.job("j")["members"] == {"s0": 4}
 
 
 def test_job_spreads_to_equally_fast_training_servers() -> None:
     bench = lent()
-    bench.tell(submit("j", 10_000, (4, 16)))
+    bench.exchange(submit("j", 10_000, (4, 16)))
     bench.rounds(1, 1)
     assert workers(bench)["base"].keys() <= {"i0", "i1", "i2"}
-    bench.tell(reclaimed(2, 4 * INTERVAL_S))
+    bench.exchange(reclaimed(2, 4 * INTERVAL_S))
     bench.rounds(2, 4)
     assert bench.job("j")["workers"] == 8
 
 
 def test_zone_reports_staffing_and_next_reclaim() -> None:
     bench = lent()
-    bench.tell(
+    bench.exchange(
         submit("firm", 60_000, (4, 4)), submit("solid", 30_000, (3, 3)), submit("roomy", 90_000, (2, 5))
     )
-    bench.tell(submit("late", 120_000, (4, 4)), submit("later", 200_000, (4, 4)))
+    bench.exchange(submit("late", 120_000, (4, 4)), submit("later", 200_000, (4, 4)))
     bench.rounds(1, 1)
     (said,) = staffed(bench)
     assert [(job.job_id, job.base_gpus, job.running_s) for job in said.queue] == [("later", 4, 50_000.0)]
@@ -101,10 +101,10 @@ def test_zone_reports_staffing_and_next_reclaim() -> None:
 
 def test_staffing_is_reported_at_most_every_ten_rounds() -> None:
     bench = lent()
-    bench.tell(submit("a", 60_000))
+    bench.exchange(submit("a", 60_000))
     bench.rounds(1, 1)
     assert len(staffed(bench)) == 1
-    bench.tell(submit("b", 60_000))
+    bench.exchange(submit("b", 60_000))
     bench.rounds(2, 10)
     assert len(staffed(bench)) == 1
     bench.rounds(11, 11)
@@ -116,13 +116,15 @@ def test_staffing_is_reported_at_most_every_ten_rounds() -> None:
 
 def test_predicted_reclaim_matches_actual_one() -> None:
     bench = lent()
-    bench.tell(submit("own", 300, (4, 4)), submit("wide", 60_000, (4, 4)), submit("other", 90_000, (3, 3)))
+    bench.exchange(
+        submit("own", 300, (4, 4)), submit("wide", 60_000, (4, 4)), submit("other", 90_000, (3, 3))
+    )
     bench.rounds(1, 1)
     (said,) = staffed(bench)
     assert (said.on_loan, said.harmless_returns) == (3, 1)
     one_more, two_more = said.next_reclaims
     assert (one_more.servers, two_more.servers) == (2, 3)
-    outcomes = bench.tell(loaded(0.5, INTERVAL_S), reclaimed(2, 4 * INTERVAL_S)) + bench.rounds(2, 2)
+    outcomes = bench.exchange(loaded(0.5, INTERVAL_S), reclaimed(2, 4 * INTERVAL_S)) + bench.rounds(2, 2)
     (cleared,) = [outcome for outcome in outcomes if isinstance(outcome, ServersCleared)]
     assert cleared.servers == one_more.preempting
     assert cleared.preempted == one_more.preempts
@@ -131,21 +133,21 @@ def test_predicted_reclaim_matches_actual_one() -> None:
 
 def test_reclaimed_server_is_not_counted_again() -> None:
     bench = lent()
-    bench.tell(submit("firm", 60_000, (4, 4)), submit("other", 90_000, (4, 4)))
+    bench.exchange(submit("firm", 60_000, (4, 4)), submit("other", 90_000, (4, 4)))
     bench.rounds(1, 1)
-    bench.tell(loaded(0.5, INTERVAL_S), reclaimed(1, 4 * INTERVAL_S))
+    bench.exchange(loaded(0.5, INTERVAL_S), reclaimed(1, 4 * INTERVAL_S))
     bench.rounds(2, 11)
     assert [(said.on_loan, said.harmless_returns) for said in staffed(bench)] == [(3, 2), (2, 1)]
 
 
 def test_base_workers_are_replaced_instead_of_preemption() -> None:
     bench = LivelyBench(borrowing_cell(servers=1, lent=3))
-    bench.tell(loaded(0.0), offered("i0"), submit("j", 90_000, (4, 8)))
+    bench.exchange(loaded(0.0), offered("i0"), submit("j", 90_000, (4, 8)))
     bench.rounds(1, 1)
     assert workers(bench) == {"base": {"i0": 4}, "flexible": {"s0": 4}}
     bench.rounds(2, 11)
     assert staffed(bench)[-1].harmless_returns == 1
-    bench.tell(reclaimed(1, due_s=14 * INTERVAL_S))
+    bench.exchange(reclaimed(1, due_s=14 * INTERVAL_S))
     outcomes = bench.rounds(12, 12)
     (cleared,) = [outcome for outcome in outcomes if isinstance(outcome, ServersCleared)]
     assert (cleared.preempted, cleared.scaled_in) == ((), ("j",))
@@ -160,8 +162,8 @@ def test_overdue_reclaims_are_in_due_order(dues_s: tuple[float, float], kept: st
     """The jobs on both servers do not stop, and an operator may retire one of the two and keep it after
     all."""
     bench = LivelyBench(borrowing_cell(servers=1, lent=3))
-    bench.tell(loaded(0.0), offered("i0", "i1"))
-    bench.tell(*(submit(id, 10**5, (GPUS, GPUS)) for id in ("a", "b", "c")))
+    bench.exchange(loaded(0.0), offered("i0", "i1"))
+    bench.exchange(*(submit(id, 10**5, (GPUS, GPUS)) for id in ("a", "b", "c")))
     bench.rounds(1, 1)
     bench.send(reclaimed(1, dues_s[0], "r1"), reclaimed(1, dues_s[1], "r2"))
     if kept is not None:

@@ -48,7 +48,7 @@ class World:
         """When each job that has ranks had them."""
         self.changes: list[tuple[float, str, str]] = []
         """Time, job and reason."""
-        self.told: list[Outcome] = []
+        self.outcomes: list[Outcome] = []
         policy = {"patience_s": PATIENCE_S, "report_interval_s": STEP_S}
         # Its nodes report nothing of a run between its begin and its end.
         self.send(moe_cell(nodes, order_timeout_s=1e7, **policy), tick(0.0))
@@ -56,7 +56,7 @@ class World:
     def send(self, *events: Any) -> None:
         for event in events:
             outcomes = self.bench.send(event)
-            self.told += outcomes
+            self.outcomes += outcomes
             self.nodes.obey(outcomes)
             for change in outcomes:
                 if isinstance(change, RanksChanged):
@@ -119,10 +119,12 @@ def test_preempted_job_keeps_checkpoint_and_states_cause():
     world.step()
     world.submit("ben", b=endless(4))
     world.run(PATIENCE_S + STEP_S)
-    (change,) = (told for told in world.told if isinstance(told, RanksChanged) and told.reason == "gave_way")
+    (change,) = (
+        told for told in world.outcomes if isinstance(told, RanksChanged) and told.reason == "gave_way"
+    )
     assert change.job_id == "a"
     assert change.facts == {"job_id": "b", "user": "ben", "waited_s": pytest.approx(100.0)}
-    releases = [told for told in world.told if isinstance(told, RanksReleased)]
+    releases = [told for told in world.outcomes if isinstance(told, RanksReleased)]
     assert [(command.node, command.reason) for command in releases] == [
         ("n0", "preempted"),
         ("n1", "preempted"),

@@ -14,7 +14,7 @@ class Specification:
     """The specification of one job."""
 
     work_samples: int
-    all_know: bool = True
+    all_report: bool = True
     """Whether all members report progress, or only the leader."""
     keeps_progress: bool = True
     """Whether a job resumes from a checkpoint."""
@@ -61,7 +61,7 @@ class Specification:
         before."""
         if (node, generation) in self.alive:
             return True
-        is_member = self.all_know and node in self.in_force and node not in self.done
+        is_member = self.all_report and node in self.in_force and node not in self.done
         return finishes and is_member and generation < self.generation
 
     def started(self, node: str, generation: int, samples: int) -> None:
@@ -74,7 +74,7 @@ class Specification:
 
     def finished(self, node: str, generation: int, samples: int) -> None:
         """All of the work is done, if the node is one that reports progress."""
-        if not self._knows(node, generation):
+        if not self._has_process(node, generation):
             self.ended(node, generation, samples)
             return
         if self.ending is None:
@@ -87,10 +87,10 @@ class Specification:
         """Processes have ended: as ordered, with all of the work done, or too early."""
         self.alive.discard((node, generation))
         if node not in self.in_force or generation != self.generation:
-            counts = self.keeps_progress and self._knows(node, generation)
+            counts = self.keeps_progress and self._has_process(node, generation)
             if counts and self.ending is None and not self.in_force:
                 self._set(samples)
-        elif node != self.in_force[0] and (samples >= self.work_samples or not self.all_know):
+        elif node != self.in_force[0] and (samples >= self.work_samples or not self.all_report):
             self.done.add(node)
         else:
             self._set(samples)
@@ -125,8 +125,8 @@ class Specification:
         """The zone has the processes end."""
         self._return()
 
-    def _knows(self, node: str, generation: int) -> bool:
-        return self.all_know or self.leaders[generation] == node
+    def _has_process(self, node: str, generation: int) -> bool:
+        return self.all_report or self.leaders[generation] == node
 
     def _leads(self, node: str, generation: int) -> bool:
         return bool(self.in_force) and (node, generation) == (self.in_force[0], self.generation)

@@ -25,7 +25,7 @@ class SpecifiedJob(Specification):
     """A job: a gang that has one process at a time, with the states of merging besides."""
 
     work_samples: int = WORK_SAMPLES
-    all_know: bool = False
+    all_report: bool = False
     job_id: str = ""
     stage: str = "new"
     void_generation: int = 0

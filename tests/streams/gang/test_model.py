@@ -163,18 +163,18 @@ class History:
     def _lose(self, change: NodeChange, kept: Set[int] = frozenset()) -> None:
         if self._is_kept:
             self.gangs.lose_node(change)
-        self._take_outcomes()
+        self._pop_outcomes()
         self.model.lost(change.node, kept)
 
     def _rarely(self) -> None:
         match self.rng.choice(["withdraw", "preempt", "preempt", "silence", "restore", "restore"]):
             case "withdraw" if self.model.ending is None:
                 self.gangs.withdraw(self.job)
-                self._take_outcomes()
+                self._pop_outcomes()
                 self.model.withdrawn()
             case "preempt" if self.model.in_force:
                 self.gangs.preempt(self.job, NO_FACTS)
-                self._take_outcomes()
+                self._pop_outcomes()
                 self.model.preempted()
             case "silence":
                 self._fall_silent()
@@ -195,7 +195,7 @@ class History:
             self.time_s += TIMEOUT_S / 5
             if self.orders.advance(self.time_s):
                 self.gangs.give_up_silent()
-                self._take_outcomes()
+                self._pop_outcomes()
         if self.model.in_force:
             self.model.failed(self.model.in_force[0], self.model.generation, permanent=False)
         self.model.alive = set()
@@ -212,11 +212,11 @@ class History:
         counts = self.model.is_known(node, generation, of is RunFinished)
         ended = {(node, generation)} if report.ends_run else set()
         self.gangs.report(self.job, report)
-        outcomes = self._take_outcomes(ended)
+        outcomes = self._pop_outcomes(ended)
         assert any(isinstance(each, EventIgnored) for each in outcomes) == (not counts)
         return counts
 
-    def _take_outcomes(self, ended: Set[tuple[str, int]] = frozenset()) -> list[Outcome]:
+    def _pop_outcomes(self, ended: Set[tuple[str, int]] = frozenset()) -> list[Outcome]:
         """Note decisions, on a report that some processes have ended."""
         taken = self.outcomes.drain()
         orders = [(each.node, each.generation) for each in taken if isinstance(each, Released)]

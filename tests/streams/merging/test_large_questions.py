@@ -45,7 +45,7 @@ from tests.support.merging import CELL, submit
 from tests.support.merging_script import Script, share
 from tests.support.twins import ZONE
 
-BESIDE_BYTES = 64 * 1_024
+OTHER_BYTES = 64 * 1_024
 """Bytes of a record other than its value, with its key and headers."""
 LONG = 1234567890.1234567
 EPOCHS = 1234567.8901234567
@@ -53,7 +53,7 @@ RATIO = 0.12345678901234567
 
 
 def measured(gpus: int) -> MeasuredStep:
-    """More GPUs are always faster."""
+    """Return step times that fall with each GPU."""
     return MeasuredStep(
         gpus=gpus,
         nodes=-(-gpus // 8),
@@ -222,7 +222,7 @@ def test_the_largest_question_about_merges_is_a_record():
         )
         * TRANSFERS_KEPT,
     )
-    assert record_bytes(problem) + BESIDE_BYTES < INPUT_MAX_MESSAGE_BYTES
+    assert record_bytes(problem) + OTHER_BYTES < INPUT_MAX_MESSAGE_BYTES
 
 
 def test_largest_question_without_merging_fits_record():
@@ -250,7 +250,7 @@ def test_largest_question_without_merging_fits_record():
             for n in range(MAX_UNITS)
         ),
     )
-    assert record_bytes(problem) + BESIDE_BYTES < INPUT_MAX_MESSAGE_BYTES
+    assert record_bytes(problem) + OTHER_BYTES < INPUT_MAX_MESSAGE_BYTES
 
 
 @pytest.mark.parametrize("field", ["steps", "table"])
@@ -302,7 +302,7 @@ def test_largest_estimate_question_and_answer_fit():
         scores=(PairScore(donor=31, receiver=31, score=-RATIO),) * pairs,
         outcomes=(merge,) * MAX_OUTCOMES,
     )
-    assert record_bytes(problem) + BESIDE_BYTES < INPUT_MAX_MESSAGE_BYTES
+    assert record_bytes(problem) + OTHER_BYTES < INPUT_MAX_MESSAGE_BYTES
     forecast = TransferEstimate(
         mode="temporal",
         donor=31,

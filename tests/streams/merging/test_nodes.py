@@ -30,7 +30,7 @@ def changes(outcomes: list[Outcome]) -> list[tuple[str, tuple[str, ...], int]]:
     return [(each.reason, each.job_ids, each.gpus) for each in of(TaskChanged, outcomes)]
 
 
-def nodes_told(outcomes: list[Outcome]) -> list[str]:
+def released_nodes(outcomes: list[Outcome]) -> list[str]:
     return [each.node for each in of(TaskReleased, outcomes)]
 
 
@@ -61,7 +61,7 @@ def test_other_node_of_task_gets_release(script):
     script.plan(share("a", gpus=4))
     first, second = members(script, "a")
     outcomes = script.send(silent(second))
-    assert nodes_told(outcomes) == [first, second]
+    assert released_nodes(outcomes) == [first, second]
     assert list(ending_runs(script.job("a")).values()) == [first]
 
 
@@ -109,7 +109,7 @@ def test_reclaimed_node_is_vacated_and_leaves(script):
     node = leader(script, "a")
     outcomes = script.send(NodeRetired(cell=CELL, node=node))
     assert changes(outcomes) == [("preempted", ("a", "b"), 0)]
-    assert nodes_told(outcomes) == [node]
+    assert released_nodes(outcomes) == [node]
     assert of(NodeMoved, outcomes) == []
     outcomes = script.end("a", iterations=50)
     outcomes += script.tick(script.time_s + 1.0)

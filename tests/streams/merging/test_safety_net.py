@@ -135,7 +135,7 @@ def test_donor_continues_from_its_own_progress(script):
     assert (assigned.orders[0].resume_iterations, assigned.orders[0].oldest_generation) == (210, 1)
 
 
-def test_job_completed_before_undo_teaches_nothing(script):
+def test_job_completed_before_undo_changes_no_estimate(script):
     script.plan(share("a", "b"))
     script.send(script.finished("a", 900), script.evaluated("b", 2.0, 0.06))
     (run,) = ending_runs(script.job("b"))
@@ -210,8 +210,8 @@ def test_exhausted_job_without_gpus_gets_iterations_again(aiming):
     assert resumed(aiming.plan(share("a"), share("b"))) == {"a": 990, "b": 0}
 
 
-@pytest.mark.parametrize(("alone", "anew"), [(0.9, True), (0.88, False)])
-def test_usually_missed_target_is_no_merge_fault(aiming, alone, anew):
+@pytest.mark.parametrize(("alone", "again"), [(0.9, True), (0.88, False)])
+def test_usually_missed_target_is_no_merge_fault(aiming, alone, again):
     aiming.ready("c", data="b", accuracy=0.9)
     aiming.plan(share("c"))
     aiming.send(aiming.evaluated("c", 2.0, 0.5))
@@ -219,7 +219,7 @@ def test_usually_missed_target_is_no_merge_fault(aiming, alone, anew):
     aiming.plan(share("a", "b", mode="spatial"))
     aiming.send(aiming.evaluated("b", 2.0, 0.6))
     completed = of(JobCompleted, used_up(aiming, "b", 0.89))
-    assert [each.job_id for each in completed] == ([] if anew else ["b"])
+    assert [each.job_id for each in completed] == ([] if again else ["b"])
 
 
 def test_restarted_job_has_fresh_failure_count(aiming):

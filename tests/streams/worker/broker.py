@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from schemas.codec import Envelope
 from schemas.registry import EVENTS_BY_TOPIC, TOPIC_BY_EVENT
 from schemas.topics import CLOCK, FLEET, LEDGER, dead_letter_name, topic_name
-from streams.kafka.records import Place, ReadRecord, SentRecord
+from streams.kafka.records import Partition, ReadRecord, SentRecord
 from streams.worker.flow import Clients
 from streams.worker.intake import Intake, IntakeTopic
 from streams.worker.pipeline import Pipeline
@@ -27,8 +27,8 @@ class Broker:
         """By topic, in the order of their offsets."""
         self.acknowledged: dict[str, int] = {}
         """The last offset of each topic that was acknowledged."""
-        self.paused: set[Place] = set()
-        self.behind: list[Place] = []
+        self.paused: set[Partition] = set()
+        self.behind: list[Partition] = []
         self.topic = topic_name(PREFIX, "snapshots")
         self.data: dict[bytes, bytes] = {}
         self.records: list[ReadRecord] = []
@@ -87,24 +87,27 @@ class Broker:
 
     # The consumer
 
-    def assignment(self) -> Iterable[Place]:
-        return {Place(LEDGER_TOPIC, 0), *(Place(topic_name(PREFIX, name), 0) for name in EVENTS_BY_TOPIC)}
+    def assignment(self) -> Iterable[Partition]:
+        return {
+            Partition(LEDGER_TOPIC, 0),
+            *(Partition(topic_name(PREFIX, name), 0) for name in EVENTS_BY_TOPIC),
+        }
 
-    def acknowledge(self, place: Place, offset: int) -> None:
+    def acknowledge(self, place: Partition, offset: int) -> None:
         assert offset > self.acknowledged.get(place.topic, -1)
         self.acknowledged[place.topic] = offset
 
-    def read_until_s(self, place: Place, last_offset: int) -> float | None:
+    def read_until_s(self, place: Partition, last_offset: int) -> float | None:
         ends = len(self.sent[LEDGER_TOPIC]) if place.topic == LEDGER_TOPIC else 0
         return time.time() if last_offset + 1 >= ends else None
 
-    def backlogged(self) -> Iterable[Place]:
+    def backlogged(self) -> Iterable[Partition]:
         return self.behind
 
-    def pause_partitions(self, places: Iterable[Place]) -> None:
+    def pause_partitions(self, places: Iterable[Partition]) -> None:
         self.paused.update(places)
 
-    def resume_partitions(self, places: Iterable[Place]) -> None:
+    def resume_partitions(self, places: Iterable[Partition]) -> None:
         self.paused.difference_update(places)
 
 

@@ -15,7 +15,7 @@ from schemas.codec import decode_decision
 from schemas.decisions import JobAdmitted, JobRejected
 from schemas.fleet import NodeHeartbeat, NodeOnline
 from schemas.topics import DECISIONS, JOBS, topic_name
-from streams.kafka.records import Place
+from streams.kafka.records import Partition
 from streams.worker.settings import WorkerSettings
 from tests.streams import events
 from tests.streams.worker.broker import LEDGER_TOPIC, PREFIX, Broker, pipeline, run
@@ -83,9 +83,9 @@ def test_a_bid_is_decided_published_and_acknowledged(broker: Broker, settings: W
     assert broker.data.keys() == {CELL.encode(), b"/0"}
 
 
-@pytest.mark.parametrize("behind", [[], [Place(JOBS_TOPIC, 0)]], ids=["in time", "behind"])
+@pytest.mark.parametrize("behind", [[], [Partition(JOBS_TOPIC, 0)]], ids=["in time", "behind"])
 def test_each_record_is_parsed_once(
-    broker: Broker, settings: WorkerSettings, parses: Counter[str], behind: list[Place]
+    broker: Broker, settings: WorkerSettings, parses: Counter[str], behind: list[Partition]
 ) -> None:
     broker.behind = behind
     passed(broker, settings, count=len(inputs()))
@@ -103,7 +103,7 @@ def test_record_in_other_form_is_parsed_once(settings: WorkerSettings, parses: C
 
 
 def test_invalid_record_of_backlog_is_dead_letter(broker: Broker, settings: WorkerSettings) -> None:
-    broker.behind = [Place(JOBS_TOPIC, 0)]
+    broker.behind = [Partition(JOBS_TOPIC, 0)]
     broker.put(events.envelope(events.bid(99, CELL), "bad"), b'{"cell":"alpha","user":"user"}')
     passed(broker, settings, count=len(inputs()))
     (letter,) = broker.sent[f"{JOBS_TOPIC}.dlt"]
@@ -127,7 +127,7 @@ def test_a_heartbeat_stays_on_the_worker(broker: Broker, settings: WorkerSetting
 def test_reading_pauses_while_too_much_waits(broker: Broker, settings: WorkerSettings) -> None:
     for number in range(BIDS, BIDS + 400):
         broker.put(events.envelope(events.bid(number, CELL), f"e{number}"))
-    paused: list[Place] = []
+    paused: list[Partition] = []
     broker.pause_partitions = paused.extend  # type: ignore[method-assign]
     passed(broker, settings.model_copy(update={"intake_waiting_mib": 1}), count=len(inputs()) + 400)
-    assert paused == [Place(JOBS_TOPIC, 0)]
+    assert paused == [Partition(JOBS_TOPIC, 0)]

@@ -69,10 +69,10 @@ def architectures() -> list[tuple[Task, str, str]]:
     return [(task, *pair) for task in tasks for pair in sorted(_MAPPINGS[task].items())]
 
 
-def survey(wanted: Sequence[tuple[Task, str, str]]) -> Iterator[Row]:
+def survey(requested: Sequence[tuple[Task, str, str]]) -> Iterator[Row]:
     """Probe each in a process of its own, as some end their process or never end."""
     context = multiprocessing.get_context("fork")
-    for task, model_type, architecture in wanted:
+    for task, model_type, architecture in requested:
         receiver, sender = context.Pipe(duplex=False)
         process = context.Process(target=_send_row, args=(sender, task, model_type, architecture))
         process.start()

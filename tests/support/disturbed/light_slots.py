@@ -26,7 +26,7 @@ class LightSlots:
         self._slot: SlotAssigned | None = None
         self._over: set[str] = set()
         self._started: dict[str, float] = {}
-        self._told_s: dict[str, float] = {}
+        self._reported_s: dict[str, float] = {}
 
     def validate(self, command: Command) -> Objection | None:
         if not isinstance(command, SlotAssigned) or command == self._slot:
@@ -36,7 +36,7 @@ class LightSlots:
     def apply(self, command: Command) -> None:
         if isinstance(command, SlotAssigned) and command != self._slot:
             self._end_all()
-            self._slot, self._over, self._started, self._told_s = command, set(), {}, {}
+            self._slot, self._over, self._started, self._reported_s = command, set(), {}, {}
         elif isinstance(command, RunCancelled):
             self._over.add(command.job_id)
 
@@ -78,7 +78,7 @@ class LightSlots:
         job_id, now_s = order.job_id, self._machine.time_s
         done = self._machine.done.setdefault(job_id, 0.0)
         if job_id not in self._started:
-            self._started[job_id], self._told_s[job_id] = done, now_s
+            self._started[job_id], self._reported_s[job_id] = done, now_s
             self._report(RunStarted(**self._place(order), samples_done=int(done)))
         trained = order.quota_samples * min(max(ran_s / (slot_s - 1), 0.0), 1.0)
         self._machine.done[job_id] = min(max(done, self._started[job_id] + trained), order.work_samples)
@@ -92,8 +92,8 @@ class LightSlots:
                     adapter_digest="0" * 64,
                 )
             )
-        elif now_s - self._told_s[job_id] >= PROGRESS_S:
-            self._told_s[job_id] = now_s
+        elif now_s - self._reported_s[job_id] >= PROGRESS_S:
+            self._reported_s[job_id] = now_s
             self._progressed(order, complete=False)
 
     def _end_all(self) -> None:

@@ -24,7 +24,7 @@ class Part:
     began_s: float
     since_s: float | None = None
     """When all of its workers had come together."""
-    told_s: float = 0.0
+    reported_s: float = 0.0
     is_halted: bool = False
     finished: set[str] = field(default_factory=set)
     """Jobs with a reported end."""
@@ -138,9 +138,9 @@ class LightRanks:
         ranks = {each.part.membership.rank for each in meeting.parts if each.key == part.key}
         if part.since_s is None:
             if len(ranks) == part.part.membership.world:
-                part.since_s = part.told_s = now_s
+                part.since_s = part.reported_s = now_s
                 for order in part.orders if leads else ():
-                    self._tell(rank, part, order, RunStarted)
+                    self._send(rank, part, order, RunStarted)
             elif now_s - part.began_s > JOIN_TIMEOUT_S:
                 self._fail(rank, part, "not all have come")
         elif part.key in meeting.gone:
@@ -162,7 +162,7 @@ class LightRanks:
             step_s=0.1,
             exchange_s=0.0,
         )
-        self._tell(
+        self._send(
             rank,
             part,
             part.orders[0],
@@ -190,29 +190,29 @@ class LightRanks:
         for order in part.orders:
             if order not in left and order.job_id not in part.finished:
                 part.finished.add(order.job_id)
-                self._tell(rank, part, order, RunFinished)
-        if self._meeting.time_s - part.told_s >= PROGRESS_S:
-            part.told_s = self._meeting.time_s
+                self._send(rank, part, order, RunFinished)
+        if self._meeting.time_s - part.reported_s >= PROGRESS_S:
+            part.reported_s = self._meeting.time_s
             for order in [each for each in part.orders if each.job_id not in part.finished]:
-                self._tell(rank, part, order, RunProgressed, node_s=0.0, complete=False)
+                self._send(rank, part, order, RunProgressed, node_s=0.0, complete=False)
         if len(part.finished) == len(part.orders):
             self._over(rank, part, "finished")
 
     def _fail(self, rank: LightRank, part: Part, error: str) -> None:
         if part.part.membership.rank == 0:
             for order in part.orders:
-                self._tell(rank, part, order, RunFailed, error=error, permanent=False)
+                self._send(rank, part, order, RunFailed, error=error, permanent=False)
         self._over(rank, part, "failed")
 
-    def _tell(
+    def _send(
         self, rank: LightRank, part: Part, order: JobOrder, kind: type[RunReport], **fields: Any
     ) -> None:
         place = {"cell": CELL, "node": self.node, "run_id": order.run_id, "job_id": order.job_id}
         ran_s = self._meeting.ran_s.get(order.job_id, 0.0)
         samples_done = int(order.workload.total_samples * min(ran_s / run_s(order.job_id), 1.0))
         report = kind(**place, samples_done=samples_done, **fields)
-        told = TaskReport(part=part.part.part, type=report.TYPE, data=report.model_dump(mode="json"))
-        self._messages.append((rank, told))
+        sent = TaskReport(part=part.part.part, type=report.TYPE, data=report.model_dump(mode="json"))
+        self._messages.append((rank, sent))
 
     def _over(self, rank: LightRank, part: Part, outcome: Any) -> None:
         self._meeting.parts.remove(part)

@@ -74,7 +74,7 @@ class Bench:
             pass
         return runner
 
-    def told(self, job_id: str) -> list[FleetEvent]:
+    def reports_on(self, job_id: str) -> list[FleetEvent]:
         """Return the reports on a job."""
         return [event for event in self.reports if event.job_id == job_id]
 

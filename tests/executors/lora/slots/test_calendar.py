@@ -69,7 +69,7 @@ class Obedient:
         self.calendar = SlotCalendar()
         self.present: SlotAssigned | None = None
 
-    def told(self, slot: int, start_s: float, length_s: float, now_s: float) -> bool:
+    def accepts(self, slot: int, start_s: float, length_s: float, now_s: float) -> bool:
         command = assignment(order("j", 8), slot=slot, start_s=start_s, length_s=length_s)
         if self.calendar.objection(command, self.present, now_s) is not None:
             return False
@@ -92,13 +92,13 @@ def test_third_true_slot_after_forgery_is_obeyed(forged: list[list[Any]]) -> Non
         slot += 1
         now_s = slot * 10.0
         for number, start_s, length_s in commands:
-            node.told(number, start_s, length_s, now_s)
-        node.told(slot, now_s, 10.0, now_s)
+            node.accepts(number, start_s, length_s, now_s)
+        node.accepts(slot, now_s, 10.0, now_s)
 
     # What was forged may begin as late as the clocks may differ, and last for its own length at most.
     waiting = CLOCK_TOLERANCE_S / 10 + 1
     slot += math.ceil(waiting)
-    obeyed = [node.told(slot + n, (slot + n) * 10.0, 10.0, (slot + n) * 10.0) for n in range(1, 5)]
+    obeyed = [node.accepts(slot + n, (slot + n) * 10.0, 10.0, (slot + n) * 10.0) for n in range(1, 5)]
 
     assert obeyed[-2:] == [True, True]
 
@@ -111,5 +111,5 @@ def test_no_slot_of_a_true_calendar_is_refused(slot_s: float, epoch_s: float) ->
     slot = calendar.slot_at(1.95e9)
     for _ in range(300):
         start_s, end_s = calendar.start_s(slot), calendar.start_s(slot + 1)
-        assert node.told(slot, start_s, end_s - start_s, start_s)
+        assert node.accepts(slot, start_s, end_s - start_s, start_s)
         slot += draw.choice([1, 2, 7, 50])

@@ -49,7 +49,7 @@ def reversed_part(bench) -> list[str]:
 def test_delivery_of_source_lines_is_trained(bench, delivered: Path) -> None:
     (bench.datasets / "raw.jsonl").write_text("\n".join(reversed_part(bench)))
     bench.carry_out(assignment(with_delivery(delivery_of(delivered), source="raw.jsonl")))
-    assert bench.told("j")[-1].samples_done == 8
+    assert bench.reports_on("j")[-1].samples_done == 8
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_delivery_of_source_lines_is_trained(bench, delivered: Path) -> None:
 def test_records_that_the_source_lacks_are_refused(bench, delivered: Path, change, others: int) -> None:
     (bench.datasets / "raw.jsonl").write_text("\n".join(change(lines_of(delivered))))
     bench.carry_out(assignment(with_delivery(delivery_of(delivered), source="raw.jsonl")))
-    (failed,) = bench.told("j")
+    (failed,) = bench.reports_on("j")
     assert failed.cause == "data_differ"
     assert f"{others} of 30 records are not in 'raw.jsonl'" in failed.error
 
@@ -74,23 +74,23 @@ def test_lines_repeated_by_the_vendor_are_refused(bench, delivered: Path) -> Non
     (bench.datasets / "raw.jsonl").write_text(f"{first}\n{first}\n")
     delivered.write_text(f"{first}\n" * 30)
     bench.carry_out(assignment(with_delivery(delivery_of(delivered), source="raw.jsonl")))
-    (failed,) = bench.told("j")
+    (failed,) = bench.reports_on("j")
     assert failed.cause == "data_differ"
     assert "28 of 30 records" in failed.error
 
 
 def test_missing_source_is_the_fault_of_the_user(bench, delivered: Path) -> None:
     bench.carry_out(assignment(with_delivery(delivery_of(delivered), source="raw.jsonl")))
-    (failed,) = bench.told("j")
+    (failed,) = bench.reports_on("j")
     assert (failed.cause, failed.permanent) == (None, True)
 
 
 def test_delivered_data_are_trained(bench, delivered: Path) -> None:
     bench.carry_out(assignment(with_delivery(delivery_of(delivered)), order("plain", 8)))
-    begun, *_, ended = bench.told("j")
+    begun, *_, ended = bench.reports_on("j")
     assert isinstance(begun, RunStarted)
     assert (begun.dataset_samples, ended.samples_done) == (30, 8)
-    assert bench.told("plain")[-1].samples_done == 8
+    assert bench.reports_on("plain")[-1].samples_done == 8
 
 
 def shorter(path: Path) -> None:
@@ -124,16 +124,16 @@ def test_other_data_than_delivered_are_refused(bench, delivered: Path, change) -
     delivery = delivery_of(delivered)
     change(delivered)
     bench.carry_out(assignment(with_delivery(delivery), order("plain", 8)))
-    (failed,) = bench.told("j")
+    (failed,) = bench.reports_on("j")
     assert isinstance(failed, RunFailed)
     assert (failed.cause, failed.samples_done) == ("data_differ", 0)
     assert PATH in failed.error
-    assert bench.told("plain")[-1].samples_done == 8
+    assert bench.reports_on("plain")[-1].samples_done == 8
 
 
 def test_fewer_records_than_stated_are_refused(bench, delivered: Path) -> None:
     bench.carry_out(assignment(with_delivery(delivery_of(delivered, samples=31))))
-    (failed,) = bench.told("j")
+    (failed,) = bench.reports_on("j")
     assert failed.cause == "data_differ"
     assert failed.error.endswith("has records 30, the delivery states 31")
 
@@ -141,12 +141,12 @@ def test_fewer_records_than_stated_are_refused(bench, delivered: Path) -> None:
 def test_broken_records_behind_a_true_digest_are_refused(bench, delivered: Path) -> None:
     broken(delivered)
     bench.carry_out(assignment(with_delivery(delivery_of(delivered))))
-    (failed,) = bench.told("j")
+    (failed,) = bench.reports_on("j")
     assert failed.cause == "data_differ"
 
 
 def test_records_of_another_form_are_the_users(bench, delivered: Path) -> None:
     delivered.write_text('{"text": "fine", "label": 1}\n')
     bench.carry_out(assignment(with_delivery(delivery_of(delivered, samples=1))))
-    (failed,) = bench.told("j")
+    (failed,) = bench.reports_on("j")
     assert (failed.cause, failed.permanent) == (None, True)

@@ -45,7 +45,7 @@ def test_replaced_node_overwrites_no_finished_job(bench, caplog: pytest.LogCaptu
         while stale.advance() == "working":
             pass
     assert "run replaced job=j run=0/j" in caplog.text
-    assert [event.node for event in bench.told("j")] == ["n1", "n2", "n2"]
+    assert [event.node for event in bench.reports_on("j")] == ["n1", "n2", "n2"]
     assert bench.kept("j") == [FINAL]
     assert not (bench.root / "adapters" / "c" / "u" / "j").exists()
 

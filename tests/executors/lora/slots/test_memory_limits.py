@@ -1,4 +1,4 @@
-"""A run whose user answers for its memory is held to what is reserved for it, and no other notices."""
+"""A run with a declared memory is limited to it, without an effect on other runs."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def limited(job_id: str, quota: int, limit_gib: float, **hyperparameters: object
 
 
 def recording_engine() -> tuple[type[FusedEngine], list[dict[str, tuple[int, int]]]]:
-    """An engine, and the steps that it takes: the size of each task's part."""
+    """Return an engine, and the list of its steps: the size of each task's part."""
     steps: list[dict[str, tuple[int, int]]] = []
 
     class Recording(FusedEngine):
@@ -32,17 +32,17 @@ def recording_engine() -> tuple[type[FusedEngine], list[dict[str, tuple[int, int
 def test_run_alone_reports_its_memory(bench) -> None:
     bench.carry_out(assignment(order("a", 16)))
     bench.carry_out(assignment(limited("b", 16, PLENTY_GIB)))
-    assert bench.told("a")[-1].memory_gib == bench.told("b")[-1].memory_gib > 0
+    assert bench.reports_on("a")[-1].memory_gib == bench.reports_on("b")[-1].memory_gib > 0
 
 
 def test_shared_steps_measure_no_memory(bench) -> None:
     bench.carry_out(assignment(order("a", 16), order("b", 16)))
-    assert {bench.told(job_id)[-1].memory_gib for job_id in "ab"} == {None}
+    assert {bench.reports_on(job_id)[-1].memory_gib for job_id in "ab"} == {None}
 
 
 def test_memory_is_reported_and_unlimited_when_reserved(bench) -> None:
     bench.carry_out(assignment(limited("a", 16, PLENTY_GIB), order("b", 16)))
-    (reported,) = [r for r in bench.told("a") if isinstance(r, RunProgressed)]
+    (reported,) = [r for r in bench.reports_on("a") if isinstance(r, RunProgressed)]
     assert reported.samples_done == 16
     assert 0 < reported.memory_gib < PLENTY_GIB
     expected, _ = bench.trained_alone(order("a", 16), 16)
@@ -52,23 +52,23 @@ def test_memory_is_reported_and_unlimited_when_reserved(bench) -> None:
 def test_run_above_its_memory_fails_alone(bench) -> None:
     limit_gib = 1 / 1024
     bench.carry_out(assignment(limited("greedy", 64, limit_gib, **LARGE), order("b", 16)))
-    failed = bench.told("greedy")[-1]
+    failed = bench.reports_on("greedy")[-1]
     assert isinstance(failed, RunFailed)
     assert failed.permanent
     assert failed.error.startswith("memory_understated: ")
     assert failed.memory_gib > limit_gib + MEMORY_TOLERANCE_GIB
-    assert bench.told("b")[-1].samples_done == 16
+    assert bench.reports_on("b")[-1].samples_done == 16
 
 
 def test_run_may_use_memory_and_tolerance(bench) -> None:
     bench.carry_out(assignment(limited("a", 32, PLENTY_GIB, **LARGE)))
-    taken_gib = bench.told("a")[-1].memory_gib
+    taken_gib = bench.reports_on("a")[-1].memory_gib
     bench.reports.clear()
     within = taken_gib - MEMORY_TOLERANCE_GIB
     bench.carry_out(assignment(limited("b", 32, within, **LARGE)))
-    assert isinstance(bench.told("b")[-1], RunProgressed)
+    assert isinstance(bench.reports_on("b")[-1], RunProgressed)
     bench.carry_out(assignment(limited("c", 32, within - 1 / BYTES_PER_GIB, **LARGE)))
-    assert isinstance(bench.told("c")[-1], RunFailed)
+    assert isinstance(bench.reports_on("c")[-1], RunFailed)
 
 
 def test_device_with_less_memory_reveals_claim(bench) -> None:
@@ -82,10 +82,10 @@ def test_device_with_less_memory_reveals_claim(bench) -> None:
     bench.carry_out(
         assignment(limited("greedy", 64, 1 / 1024, **LARGE), order("b", 16)), bench.workshop(Small)
     )
-    failed = bench.told("greedy")[-1]
+    failed = bench.reports_on("greedy")[-1]
     assert failed.permanent
     assert failed.error.startswith("memory_understated: ")
-    assert bench.told("b")[-1].samples_done == 16
+    assert bench.reports_on("b")[-1].samples_done == 16
 
 
 def test_run_without_device_memory_may_move(bench) -> None:
@@ -94,7 +94,7 @@ def test_run_without_device_memory_may_move(bench) -> None:
             raise torch.OutOfMemoryError("out of memory")
 
     bench.carry_out(assignment(limited("a", 16, PLENTY_GIB)), bench.workshop(Small))
-    failed = bench.told("a")[-1]
+    failed = bench.reports_on("a")[-1]
     assert isinstance(failed, RunFailed)
     assert not failed.permanent
     assert failed.memory_gib < PLENTY_GIB

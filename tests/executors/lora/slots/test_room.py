@@ -60,16 +60,16 @@ def test_run_with_refused_checkpoint_keeps_its_place(bench, disk: SmallDisk) -> 
     assert [type(event) for event in bench.reports] == [RunStarted, RunStarted]
     disk.clear()
     bench.carry_out(assignment(order("j", 20, resume=12), slot=1), workshop(bench))
-    assert bench.told("j")[-2].samples_done == 12
-    assert bench.told("j")[-1] == RunProgressed(
+    assert bench.reports_on("j")[-2].samples_done == 12
+    assert bench.reports_on("j")[-1] == RunProgressed(
         cell="c",
         node="n1",
         run_id="1/j",
         job_id="j",
         samples_done=32,
-        loss=bench.told("j")[-1].loss,
+        loss=bench.reports_on("j")[-1].loss,
         node_s=0.0,
-        memory_gib=bench.told("j")[-1].memory_gib,
+        memory_gib=bench.reports_on("j")[-1].memory_gib,
         complete=True,
     )
 
@@ -81,7 +81,7 @@ def test_possible_checkpoints_precede_offline(bench, disk: SmallDisk) -> None:
 
     runner.give_up()
 
-    (complete,) = bench.told("j")[1:]
+    (complete,) = bench.reports_on("j")[1:]
     assert (complete.samples_done, complete.complete) == (8, True)
     assert bench.saved("j").samples_done == 8
 
@@ -91,8 +91,8 @@ def test_run_fails_alone_if_only_its_files_fail(bench, disk: SmallDisk) -> None:
 
     bench.carry_out(assignment(order("j", 100), order("good", 24, seed=1)), workshop(bench))
 
-    assert isinstance(bench.told("j")[-1], RunFailed)
-    assert bench.told("good")[-1].samples_done == 24
+    assert isinstance(bench.reports_on("j")[-1], RunFailed)
+    assert bench.reports_on("good")[-1].samples_done == 24
 
 
 def test_checkpoint_takes_about_its_forecast_size(bench, disk: SmallDisk) -> None:

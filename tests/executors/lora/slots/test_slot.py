@@ -71,7 +71,7 @@ def test_sharing_runs_end_at_own_quotas(bench, assert_same_training: SameTrainin
             torch.testing.assert_close(bench.adapter("last"), state.parameters, rtol=1e-3, atol=1e-4)
         else:
             assert_same_training(bench.saved(job_id), state)
-        assert bench.told(job_id)[-1].loss == pytest.approx(loss, rel=1e-4)
+        assert bench.reports_on(job_id)[-1].loss == pytest.approx(loss, rel=1e-4)
     # The last one goes on after the first has left.
     assert [event.job_id for event in bench.reports[3:]] == ["short", "last", "long"]
 
@@ -120,7 +120,7 @@ def test_run_reports_its_time_of_node(bench) -> None:
     # Sequences are cut at sequence_length: four times the tokens, or about that.
     jobs = (order("large", 8, batch_size=8), order("small", 6, batch_size=2))
     bench.carry_out(assignment(*jobs), bench.workshop(SlowEngine))
-    told = {job_id: bench.told(job_id)[-1] for job_id in ("large", "small")}
+    told = {job_id: bench.reports_on(job_id)[-1] for job_id in ("large", "small")}
     assert told["large"].samples_done == 8
     assert told["large"].node_s == 3.0, "an equal part of the one step that it shared"
     assert told["small"].samples_done == 6
@@ -135,7 +135,7 @@ def test_data_time_counts_for_its_run(bench) -> None:
 
     jobs = (order("slow", 8, batch_size=8), order("good", 8, batch_size=8, seed=1))
     bench.carry_out(assignment(*jobs), bench.workshop(SlowReader))
-    assert (bench.told("slow")[-1].node_s, bench.told("good")[-1].node_s) == (5.0, 0.0)
+    assert (bench.reports_on("slow")[-1].node_s, bench.reports_on("good")[-1].node_s) == (5.0, 0.0)
 
 
 def test_first_step_with_declared_speed_is_alone(bench) -> None:
@@ -153,7 +153,7 @@ def test_first_step_with_declared_speed_is_alone(bench) -> None:
     runner = bench.runner(assignment(*jobs), bench.workshop(SlowEngine))
     while runner.advance() == "working":
         pass
-    node_s = {job_id: bench.told(job_id)[-1].node_s for job_id in ("slow", "fast", "known")}
+    node_s = {job_id: bench.reports_on(job_id)[-1].node_s for job_id in ("slow", "fast", "known")}
     # 40 s and 1 s alone, then two steps of 40 s that all three share.
     assert node_s["slow"] > 40.0 + 80.0 / 4
     assert 1.0 < node_s["fast"] <= 1.0 + 80.0 / 3
@@ -174,7 +174,7 @@ def test_run_without_time_for_step_reports_it(bench) -> None:
     runner = bench.runner(assignment(*jobs), bench.workshop(SlowEngine))
     while runner.advance() == "working":
         pass
-    slow, waited = bench.told("slow")[-1], bench.told("waiting")[-1]
+    slow, waited = bench.reports_on("slow")[-1], bench.reports_on("waiting")[-1]
     assert (slow.node_s, slow.complete) == (400.0, True)
     assert isinstance(waited, RunFailed)
     assert (waited.permanent, waited.error) == (False, "the slot was over before the run's first step")
@@ -256,7 +256,7 @@ def test_run_waits_for_predecessor_while_others_train(bench) -> None:
     bench.clock.now_s += 1
     while successor.advance() == "working":
         pass
-    assert [event.samples_done for event in bench.told("j")] == [0, 8, 8, 16]
+    assert [event.samples_done for event in bench.reports_on("j")] == [0, 8, 8, 16]
 
 
 def test_a_run_does_not_wait_for_ever(bench) -> None:
@@ -268,7 +268,7 @@ def test_a_run_does_not_wait_for_ever(bench) -> None:
         pass
     started = [event for event in bench.reports[2:] if isinstance(event, RunStarted)]
     assert [(event.job_id, event.samples_done) for event in started] == [("j", 8), ("new", 0)]
-    assert (bench.told("j")[-1].samples_done, bench.told("new")[-1].samples_done) == (16, 8)
+    assert (bench.reports_on("j")[-1].samples_done, bench.reports_on("new")[-1].samples_done) == (16, 8)
 
 
 def test_run_in_short_slot_outlives_dead_predecessor(bench) -> None:
@@ -280,7 +280,7 @@ def test_run_in_short_slot_outlives_dead_predecessor(bench) -> None:
     while successor.advance() == "working":
         pass
     assert bench.clock.now_s < short.slot_end_s
-    assert (bench.told("j")[-1].samples_done, bench.told("j")[-1].complete) == (16, True)
+    assert (bench.reports_on("j")[-1].samples_done, bench.reports_on("j")[-1].complete) == (16, True)
 
 
 def test_progress_is_reported_at_intervals(bench) -> None:
@@ -311,6 +311,6 @@ def test_cancelled_job_ends_silently_and_others_continue(bench) -> None:
     runner.cancel("unknown")
     while runner.advance() == "working":
         pass
-    assert [type(event) for event in bench.told("a")] == [RunStarted]
-    assert bench.told("b")[-1].samples_done == 16
+    assert [type(event) for event in bench.reports_on("a")] == [RunStarted]
+    assert bench.reports_on("b")[-1].samples_done == 16
     assert runner.over == {"a", "b"}

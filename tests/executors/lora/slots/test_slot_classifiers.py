@@ -26,7 +26,7 @@ def test_classifier_runs_share_steps_with_own_heads(classifier_bench) -> None:
         two = order("two", 12, work=24, dataset="labelled.jsonl", seed=3)
         bench.carry_out(assignment(one, two, slot=slot), bench.workshop())
     for job in (one, two):
-        assert isinstance(bench.told(job.job_id)[-1], RunFinished)
+        assert isinstance(bench.reports_on(job.job_id)[-1], RunFinished)
         state, _ = bench.trained_alone(job, 24)
         torch.testing.assert_close(bench.adapter(job.job_id), state.parameters, rtol=1e-3, atol=1e-4)
     head = slice(-bench.base.layout(state.task).head_size, None)
@@ -42,4 +42,4 @@ def test_unlabelled_text_fails_only_its_run(classifier_bench) -> None:
     assert failed.job_id == "bad"
     assert failed.permanent
     assert "text.jsonl, line 1: text: is missing: expected" in failed.error
-    assert bench.told("good")[-1].samples_done == 8
+    assert bench.reports_on("good")[-1].samples_done == 8

@@ -40,11 +40,11 @@ def bad_data(bench) -> None:
 @pytest.mark.parametrize(("bad", "error"), UNFIT.values(), ids=UNFIT.keys())
 def test_impossible_run_fails_permanently_and_other_trains(bench, bad, error: str) -> None:
     runner = bench.carry_out(assignment(bad, order("good", 8)))
-    (failed,) = bench.told("bad")
+    (failed,) = bench.reports_on("bad")
     assert isinstance(failed, RunFailed)
     assert (failed.permanent, failed.samples_done) == (True, 0)
     assert error in failed.error
-    assert bench.told("good")[-1].samples_done == 8
+    assert bench.reports_on("good")[-1].samples_done == 8
     assert runner.over == {"bad", "good"}
 
 
@@ -53,7 +53,7 @@ def test_job_with_changed_settings_or_data_fails(bench) -> None:
     write_dataset(bench.datasets / "pairs.jsonl", seed=6)
     bench.reports.clear()
     bench.carry_out(assignment(order("a", 8, rank=2, resume=8), order("b", 8, resume=8), slot=1))
-    (a,), (b,) = bench.told("a"), bench.told("b")
+    (a,), (b,) = bench.reports_on("a"), bench.reports_on("b")
     assert a.permanent
     assert "of another task" in a.error
     assert b.permanent
@@ -74,7 +74,7 @@ def test_diverging_run_leaves_other_unchanged(bench, assert_same_training: SameT
     state = dataclasses.replace(state, parameters=state.parameters * float("nan"))
     bench.workshop().checkpoints.save(SavedRun(0, state, RunProgress(base_samples=0, loss=loss)))
     bench.carry_out(assignment(wild, calm, slot=1))
-    started, failed = bench.told("wild")
+    started, failed = bench.reports_on("wild")
     assert started.samples_done == failed.samples_done == 8
     assert failed.permanent
     assert failed.error == "the loss is nan: the training diverged"
@@ -93,7 +93,7 @@ def test_overflowing_gradient_fails_only_its_run(
         factor.view(state.parameters).fill_(0.0 if factor.role == "lora_A" else 3e38)
     bench.workshop().checkpoints.save(SavedRun(0, state, RunProgress(base_samples=0, loss=loss)))
     bench.carry_out(assignment(wild, *([calm] if fused else []), slot=1))
-    failed = bench.told("wild")[-1]
+    failed = bench.reports_on("wild")[-1]
     assert (failed.permanent, failed.samples_done) == (True, 8)
     assert re.fullmatch(r"the gradient's norm is (inf|nan): the training diverged", failed.error)
     assert torch.equal(bench.saved("wild").parameters, state.parameters)
@@ -110,7 +110,7 @@ def test_truncated_dataset_fails_only_its_run(bench, assert_same_training: SameT
     os.truncate(bench.datasets / "cut.jsonl", 10)
     while runner.advance() == "working":
         pass
-    failed = bench.told("cut")[-1]
+    failed = bench.reports_on("cut")[-1]
     assert isinstance(failed, RunFailed)
     assert failed.permanent
     # What was reported as done is what the last checkpoint holds.
@@ -137,7 +137,7 @@ def test_runs_too_large_together_alternate(bench) -> None:
     for job in jobs:
         state, loss = bench.trained_alone(job, 16)
         assert torch.equal(bench.saved(job.job_id).parameters, state.parameters)
-        assert bench.told(job.job_id)[-1].loss == loss
+        assert bench.reports_on(job.job_id)[-1].loss == loss
     assert workshop.engine.fused_steps == 1
 
 
@@ -181,9 +181,9 @@ def test_a_replaced_writer_stops_without_a_word(bench, caplog: pytest.LogCapture
     with caplog.at_level("INFO"):
         while stale.advance() == "working":
             pass
-    assert [event.node for event in bench.told("j")] == ["n1", "n2", "n2"]
+    assert [event.node for event in bench.reports_on("j")] == ["n1", "n2", "n2"]
     assert "run replaced job=j run=0/j" in caplog.text
-    assert bench.told("other")[-1].samples_done == 24
+    assert bench.reports_on("other")[-1].samples_done == 24
     assert bench.saved("j").samples_done == 8
 
 
@@ -201,10 +201,10 @@ def test_failing_store_costs_run_only_here(bench) -> None:
     (bench.root / "checkpoints" / "j").write_text("in the way")
     while runner.advance() == "working":
         pass
-    failed = bench.told("j")[-1]
+    failed = bench.reports_on("j")[-1]
     assert isinstance(failed, RunFailed)
     assert (failed.permanent, failed.samples_done) == (False, 0)
-    assert bench.told("good")[-1].samples_done == 24
+    assert bench.reports_on("good")[-1].samples_done == 24
 
 
 def test_unwritable_output_costs_run_only_here(bench) -> None:

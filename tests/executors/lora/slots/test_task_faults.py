@@ -88,11 +88,11 @@ def undisturbed(bench, tmp_path) -> dict[str, dict[str, Tensor]]:
 
 
 def check_only_the_faulty_task_failed(bench, undisturbed, error: str, permanent: bool) -> RunFailed:
-    failed = bench.told(BAD)[-1]
+    failed = bench.reports_on(BAD)[-1]
     assert isinstance(failed, RunFailed)
     assert error in failed.error
     assert failed.permanent == permanent
-    assert [type(bench.told(job_id)[-1]) for job_id in ("first", "last")] == [RunFinished] * 2
+    assert [type(bench.reports_on(job_id)[-1]) for job_id in ("first", "last")] == [RunFinished] * 2
     for job_id, tensors in adapters(bench, "first", "last").items():
         torch.testing.assert_close(tensors, undisturbed[job_id], rtol=1e-5, atol=1e-7)
     return failed
@@ -136,9 +136,9 @@ def test_every_error_type_fails_its_task(
     monkeypatch.setattr(FaultyTask, "error", error)
     monkeypatch.setattr(engine_module, "ResidentTask", FaultyTask)
     bench.carry_out(assignment(order(BAD, SAMPLES, SAMPLES), order("good", 8)))
-    failed = bench.told(BAD)[-1]
+    failed = bench.reports_on(BAD)[-1]
     assert (failed.error, failed.permanent) == (message, permanent)
-    assert bench.told("good")[-1].samples_done == 8
+    assert bench.reports_on("good")[-1].samples_done == 8
 
 
 class FaultyCheckpoints(RunCheckpoints):
@@ -199,7 +199,7 @@ def test_joint_failures_keep_own_reasons(bench, monkeypatch: pytest.MonkeyPatch)
     jobs = [order(job_id, 8, seed=seed) for seed, job_id in enumerate(("a", "good", "b"))]
     bench.carry_out(assignment(*jobs))
     for job_id in ("a", "b"):
-        failed = bench.told(job_id)[-1]
+        failed = bench.reports_on(job_id)[-1]
         assert failed.error == f"the update of the adapter has failed: LookupError: {job_id}"
         assert (failed.permanent, failed.samples_done) == (True, 0)
-    assert bench.told("good")[-1].samples_done == 8
+    assert bench.reports_on("good")[-1].samples_done == 8

@@ -82,11 +82,11 @@ def test_experts_stay_with_room_for_one_more(budget_bytes: int, resident: int) -
 def test_kept_experts_fit_next_to_incoming_one(
     per_device: int, layers: int, expert: ExpertBytes, budget_bytes: int
 ) -> None:
-    def taken_bytes(resident: int) -> int:
+    def used_bytes(resident: int) -> int:
         coming = expert.visiting if resident < per_device else 0
         return resident * (layers * expert.kept + expert.computing) + coming
 
-    fitting = [each for each in range(per_device + 1) if taken_bytes(each) <= budget_bytes]
+    fitting = [each for each in range(per_device + 1) if used_bytes(each) <= budget_bytes]
     if fitting:
         assert resident_experts(per_device, layers, expert, budget_bytes) == max(fitting)
     else:

@@ -94,7 +94,7 @@ def test_ranks_with_other_steps_fail_when_planning(run: RunRanks, more: tuple[in
 
 @pytest.mark.parametrize("per_device", [[1, 2], [2, 4], [1, 4], [2, 1]])
 def test_experts_move_to_where_they_are_packed(run: RunRanks, per_device: Sequence[int]) -> None:
-    results = run(scenarios.pack_anew, 4, per_device=per_device)
+    results = run(scenarios.pack_again, 4, per_device=per_device)
     count = per_device[-1]
     for rank, result in enumerate(results):
         hosted = [float(expert) for expert in range(4)][rank * count % 4 :][:count]

@@ -41,7 +41,7 @@ def test_a_partition_that_holds_no_element_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size_bytes", "wanted_bytes", "expected"),
+    ("size_bytes", "requested_bytes", "expected"),
     [
         (25 * 2**20, 30 * 2**20, 30 * 2**20),
         (3 * 2**30, 30 * 2**20, 30 * 2**20),
@@ -51,8 +51,8 @@ def test_a_partition_that_holds_no_element_is_refused() -> None:
         (3 * 2**30, 8, 2**20),
     ],
 )
-def test_parts_have_requested_size_within_limit(size_bytes: int, wanted_bytes: int, expected: int) -> None:
-    assert part_bytes(size_bytes, wanted_bytes) == expected
+def test_parts_have_requested_size_within_limit(size_bytes: int, requested_bytes: int, expected: int) -> None:
+    assert part_bytes(size_bytes, requested_bytes) == expected
 
 
 @given(sent=matrices, received=matrices, chunks=st.integers(1, 4))

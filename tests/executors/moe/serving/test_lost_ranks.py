@@ -11,8 +11,8 @@ TIMEOUT_S = 2.0
 
 
 def seen(run_survivors: RunRanks, how: str, among: list[int]) -> list[dict[str, Any]]:
-    told = {"layers": 2, "experts": 4, "how": how, "timeout_s": TIMEOUT_S, "profile_batches": 0}
-    return run_survivors(lose, 3, among, **told)
+    setup = {"layers": 2, "experts": 4, "how": how, "timeout_s": TIMEOUT_S, "profile_batches": 0}
+    return run_survivors(lose, 3, among, **setup)
 
 
 @pytest.mark.parametrize("how", ["dies", "stops", "dies_between_batches"])

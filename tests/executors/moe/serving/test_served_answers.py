@@ -11,9 +11,9 @@ from tests.support.served_ranks import serve
 EXACT = sorted(set(SCHEMES) - {"ideal"})
 
 
-def served(run: RunRanks, world: int, **told: Any) -> list[dict[str, Any]]:
-    told = {"layers": 3, "experts": 4, "sizes": [8] * 5} | told
-    return run(serve, world, **told)
+def served(run: RunRanks, world: int, **setup: Any) -> list[dict[str, Any]]:
+    setup = {"layers": 3, "experts": 4, "sizes": [8] * 5} | setup
+    return run(serve, world, **setup)
 
 
 def assert_same_answers(results: list[dict[str, Any]]) -> None:

@@ -12,11 +12,11 @@ ADAPTIVE = {"mode": "adaptive", "threshold": 0.15}
 ADAPTER = {"rank": 2, "alpha": 4.0, "target_modules": ["gate_up_proj", "down_proj", "q_proj"]}
 
 
-def assert_equal(results: list[dict[str, Any]], told: dict[str, Any], after: int = 0) -> None:
+def assert_equal(results: list[dict[str, Any]], setup: dict[str, Any], after: int = 0) -> None:
     """Losses after so many steps, routing, and all that is trained."""
-    expected = scenarios.reference(told)
+    expected = scenarios.reference(setup)
     # Their normalization computes in float32, whatever the model is.
-    is_float32 = told.get("family", "gpt2") not in ("gpt2", "bert")
+    is_float32 = setup.get("family", "gpt2") not in ("gpt2", "bert")
     for result in results:
         tolerance = 1e-6 if is_float32 else 1e-9
         np.testing.assert_allclose(result["losses"], expected["losses"][after:], rtol=tolerance)
@@ -33,13 +33,13 @@ def assert_equal(results: list[dict[str, Any]], told: dict[str, Any], after: int
     "gating", [{"mode": "top1"}, {"mode": "top2"}, ADAPTIVE], ids=["top1", "top2", "adaptive"]
 )
 def test_two_ranks_train_what_one_process_does(run: RunRanks, gating: dict[str, Any]) -> None:
-    told = {"gating": gating}
-    assert_equal(run(scenarios.train, 2, **told), told)
+    setup = {"gating": gating}
+    assert_equal(run(scenarios.train, 2, **setup), setup)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("world", "told"),
+    ("world", "setup"),
     [
         pytest.param(
             2,
@@ -78,22 +78,22 @@ def test_two_ranks_train_what_one_process_does(run: RunRanks, gating: dict[str, 
         ),
     ],
 )
-def test_so_they_do_whatever_is_trained(run: RunRanks, world: int, told: dict[str, Any]) -> None:
-    assert_equal(run(scenarios.train, world, **told), told)
+def test_so_they_do_whatever_is_trained(run: RunRanks, world: int, setup: dict[str, Any]) -> None:
+    assert_equal(run(scenarios.train, world, **setup), setup)
 
 
 @pytest.mark.long
 def test_repacking_during_training_changes_nothing(run: RunRanks) -> None:
-    told = {"gating": ADAPTIVE, "adapter": None}
-    results = run(scenarios.train, 4, packed={2: 2, 4: 4}, **told)
+    setup = {"gating": ADAPTIVE, "adapter": None}
+    results = run(scenarios.train, 4, packed={2: 2, 4: 4}, **setup)
     assert results[0]["per_device"] == [1, 4]
-    assert_equal(results, told)
+    assert_equal(results, setup)
 
 
 @pytest.mark.long
 def test_repacking_moves_adapters_with_experts(run: RunRanks) -> None:
-    told = {"family": "llama", "gating": ADAPTIVE, "adapter": ADAPTER}
-    assert_equal(run(scenarios.train, 2, packed={3: 4}, **told), told)
+    setup = {"family": "llama", "gating": ADAPTIVE, "adapter": ADAPTER}
+    assert_equal(run(scenarios.train, 2, packed={3: 4}, **setup), setup)
 
 
 @pytest.mark.long
@@ -102,25 +102,25 @@ def test_repacking_moves_adapters_with_experts(run: RunRanks) -> None:
 def test_resumed_training_with_packing_is_equal(
     run: RunRanks, adapter: dict[str, Any] | None, world: int, per_device: int | None
 ) -> None:
-    told = {
+    setup = {
         "family": "llama",
         "gating": ADAPTIVE,
         "adapter": adapter,
         "hyperparameters": {"curriculum": True},
     }
-    results = run(scenarios.resume, 2, steps=4, again={"per_device": per_device, "world": world}, **told)
-    assert_equal(results[:world], told, after=4)
+    results = run(scenarios.resume, 2, steps=4, again={"per_device": per_device, "world": world}, **setup)
+    assert_equal(results[:world], setup, after=4)
 
 
 @pytest.mark.long
 def test_controller_packs_at_its_steps_only(run: RunRanks) -> None:
-    told = {"hyperparameters": {"global_batch_size": 4}, "work_samples": 64}
-    results = run(scenarios.adjust, 4, **told)
+    setup = {"hyperparameters": {"global_batch_size": 4}, "work_samples": 64}
+    results = run(scenarios.adjust, 4, **setup)
     packings = results[0]["packings"]
     assert [result["packings"] for result in results] == [packings] * 4
     for index, (step, per_device) in enumerate(packings):
         assert (step, per_device) == (10 + 4 * index, 2 * 2**index)
-    expected = scenarios.reference(told)["parameters"]
+    expected = scenarios.reference(setup)["parameters"]
     for name, values in expected.items():
         np.testing.assert_allclose(results[0]["parameters"][name], values, rtol=1e-5, atol=1e-8)
 
@@ -129,9 +129,9 @@ def test_controller_packs_at_its_steps_only(run: RunRanks) -> None:
 def test_planned_training_is_equal_despite_repacking(
     run: RunRanks,
 ) -> None:
-    told = {"gating": ADAPTIVE, "work_samples": 57, "hyperparameters": {"micro_op_mb": 0.005}}
-    results = run(scenarios.train_by_plan, 4, ordering="planned", packed={5: 2}, **told)
-    expected = scenarios.reference(told)
+    setup = {"gating": ADAPTIVE, "work_samples": 57, "hyperparameters": {"micro_op_mb": 0.005}}
+    results = run(scenarios.train_by_plan, 4, ordering="planned", packed={5: 2}, **setup)
+    expected = scenarios.reference(setup)
     np.testing.assert_allclose(results[0]["losses"], expected["losses"], rtol=1e-9)
     for name, values in expected["parameters"].items():
         np.testing.assert_allclose(results[0]["parameters"][name], values, rtol=1e-6, atol=1e-9, err_msg=name)

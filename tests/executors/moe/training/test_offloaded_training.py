@@ -38,10 +38,10 @@ def assert_within(result: dict[str, Any], budget_bytes: int) -> None:
     ],
 )
 def test_offloaded_experts_train_like_resident_ones(run: RunRanks, world: int, resident: int) -> None:
-    told = {"gating": ADAPTIVE}
-    results = run(scenarios.train, world, memory_bytes=budget_of(resident), **told)
-    on_device = run(scenarios.train, world, **told)
-    assert_equal(results, told)
+    setup = {"gating": ADAPTIVE}
+    results = run(scenarios.train, world, memory_bytes=budget_of(resident), **setup)
+    on_device = run(scenarios.train, world, **setup)
+    assert_equal(results, setup)
     for result, expected in zip(results, on_device, strict=True):
         assert (result["resident"], expected["resident"]) == ([resident], [4 // world])
         np.testing.assert_allclose(result["losses"], expected["losses"], rtol=1e-12)
@@ -60,10 +60,10 @@ def test_sufficient_budget_offloads_none(run: RunRanks) -> None:
 
 @pytest.mark.long
 def test_repacking_chooses_residents_again(run: RunRanks) -> None:
-    told = {"gating": ADAPTIVE}
+    setup = {"gating": ADAPTIVE}
     budget_bytes = budget_of(1)
-    results = run(scenarios.train, 4, packed={2: 2, 4: 4}, memory_bytes=budget_bytes, **told)
-    assert_equal(results, told)
+    results = run(scenarios.train, 4, packed={2: 2, 4: 4}, memory_bytes=budget_bytes, **setup)
+    assert_equal(results, setup)
     for result in results:
         assert (result["per_device"], result["resident"]) == ([1, 4], [1, 1, 1])
         assert result["left"] == 0  # of the parameters before
@@ -85,11 +85,11 @@ def test_repacking_chooses_residents_again(run: RunRanks) -> None:
 def test_job_resumes_under_another_budget(
     run: RunRanks, memory_bytes: int | None, again: dict[str, Any], resident: int
 ) -> None:
-    told = {"gating": ADAPTIVE}
-    results = run(scenarios.resume, 2, steps=3, memory_bytes=memory_bytes, again=again, **told)
+    setup = {"gating": ADAPTIVE}
+    results = run(scenarios.resume, 2, steps=3, memory_bytes=memory_bytes, again=again, **setup)
     results = results[: again["world"]]
     assert [result["resident"] for result in results] == [resident] * again["world"]
-    assert_equal(results, told, after=3)
+    assert_equal(results, setup, after=3)
 
 
 @pytest.mark.long
@@ -104,19 +104,19 @@ def test_job_resumes_under_another_budget(
 def test_off_loaded_experts_take_their_adapters_along(
     run: RunRanks, targets: list[str], memory_bytes: int, expert_bytes: int
 ) -> None:
-    told = {"family": "llama", "gating": ADAPTIVE, "adapter": ADAPTER | {"target_modules": targets}}
-    results = run(scenarios.train, 2, packed={3: 4}, memory_bytes=memory_bytes, **told)
-    assert_equal(results, told)
+    setup = {"family": "llama", "gating": ADAPTIVE, "adapter": ADAPTER | {"target_modules": targets}}
+    results = run(scenarios.train, 2, packed={3: 4}, memory_bytes=memory_bytes, **setup)
+    assert_equal(results, setup)
     assert (results[0]["resident"], results[0]["visiting_bytes"]) == ([1, 1], expert_bytes)
 
 
 @pytest.mark.long
 def test_offloaded_experts_follow_planned_order(run: RunRanks) -> None:
-    told = {"gating": ADAPTIVE, "hyperparameters": {"micro_op_mb": 0.005}}
+    setup = {"gating": ADAPTIVE, "hyperparameters": {"micro_op_mb": 0.005}}
     results = run(
-        scenarios.train_by_plan, 4, ordering="planned", packed={0: 2}, memory_bytes=budget_of(1), **told
+        scenarios.train_by_plan, 4, ordering="planned", packed={0: 2}, memory_bytes=budget_of(1), **setup
     )
-    expected = scenarios.reference(told)
+    expected = scenarios.reference(setup)
     np.testing.assert_allclose(results[0]["losses"], expected["losses"], rtol=1e-9)
     for name, values in expected["parameters"].items():
         np.testing.assert_allclose(results[0]["parameters"][name], values, rtol=1e-6, atol=1e-9, err_msg=name)

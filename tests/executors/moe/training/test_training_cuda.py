@@ -57,15 +57,15 @@ def test_offloaded_experts_respect_device_budget(run: RunRanks) -> None:
     budget_bytes = resident * of_each + 3 * expert_bytes
     # The dense part with all that trains it, activations, and the workspaces of the libraries.
     rest_bytes = 224 * 2**20
-    told = {
+    setup = {
         "device": "cuda",
         "dtype": "float32",
         "hidden": hidden,
         "experts": experts,
         "hyperparameters": {"micro_op_mb": 30.0, "learning_rate": 1e-4},
     }
-    (on_device,) = run(scenarios.train_on_device, 1, **told)
-    (off_loaded,) = run(scenarios.train_on_device, 1, memory_bytes=budget_bytes, **told)
+    (on_device,) = run(scenarios.train_on_device, 1, **setup)
+    (off_loaded,) = run(scenarios.train_on_device, 1, memory_bytes=budget_bytes, **setup)
     assert (on_device["resident"], off_loaded["resident"]) == (experts, resident)
     # Sums in another order: what differs by a rounding at first grows from step to step.
     assert off_loaded["losses"][:4] == pytest.approx(on_device["losses"][:4], rel=2e-2)

@@ -40,8 +40,8 @@ def bench() -> LivelyBench:
     """A server of its own with job own, and three on loan: job hit has one of them, and job roomy the others,
     one of which it can do without."""
     bench = LivelyBench(borrowing_cell(servers=1, lent=4))
-    bench.tell(loaded(0.0), offered("i0", "i1", "i2"))
-    bench.tell(submit("own", 300, (4, 4)), submit("hit", 60_000, (4, 4)), submit("roomy", 90_000, (2, 6)))
+    bench.exchange(loaded(0.0), offered("i0", "i1", "i2"))
+    bench.exchange(submit("own", 300, (4, 4)), submit("hit", 60_000, (4, 4)), submit("roomy", 90_000, (2, 6)))
     bench.rounds(1, 1)
     return bench
 
@@ -68,11 +68,11 @@ def test_job_of_next_reclaim_is_marked(bench: LivelyBench) -> None:
 
 
 def test_waiting_job_has_no_servers(bench: LivelyBench) -> None:
-    bench.tell(submit("late", 600, (2, 2)))
+    bench.exchange(submit("late", 600, (2, 2)))
     bench.rounds(2, 3)
     waiting = cells(board(bench), "late")
     assert waiting["workers"] == "2 of 2", "what others can spare it gets at once"
-    bench.tell(submit("later", 100_000, (4, 4)), submit("last", 200_000, (4, 4)))
+    bench.exchange(submit("later", 100_000, (4, 4)), submit("last", 200_000, (4, 4)))
     bench.rounds(4, 6)
     assert cells(board(bench), "last") == {"waited": "3 min", "workers": "0 of 4"}
 
@@ -80,7 +80,7 @@ def test_waiting_job_has_no_servers(bench: LivelyBench) -> None:
 def test_counts_and_mean_times_match_log(bench: LivelyBench) -> None:
     bench.rounds(2, 5)
     bench.end("own")
-    bench.tell(loaded(0.5, 5 * INTERVAL_S), reclaimed(2, 5 * INTERVAL_S + NOTICE_S))
+    bench.exchange(loaded(0.5, 5 * INTERVAL_S), reclaimed(2, 5 * INTERVAL_S + NOTICE_S))
     bench.rounds(6, 9)
     seen = board(bench)
     told = figures(seen)
@@ -117,7 +117,7 @@ def test_servers_are_shown_by_owner_and_user(bench: LivelyBench) -> None:
 
 def test_reclaim_is_shown_until_all_are_back(bench: LivelyBench) -> None:
     due_s = INTERVAL_S + NOTICE_S
-    bench.tell(loaded(0.5, INTERVAL_S), reclaimed(2, due_s))
+    bench.exchange(loaded(0.5, INTERVAL_S), reclaimed(2, due_s))
     assert " inf 50% z 3 2 " in shown(board(bench))
     assert "reclaim r1 of zone inf: 0 of 2 servers are back, due by 1970-01-01T00:03:00.000Z" in shown(
         board(bench)
@@ -128,9 +128,9 @@ def test_reclaim_is_shown_until_all_are_back(bench: LivelyBench) -> None:
 
 
 def test_loans_and_their_effects_are_watched(bench: LivelyBench) -> None:
-    bench.tell(loaded(0.5, INTERVAL_S), reclaimed(1, INTERVAL_S + NOTICE_S))
+    bench.exchange(loaded(0.5, INTERVAL_S), reclaimed(1, INTERVAL_S + NOTICE_S))
     bench.rounds(2, 2)
-    bench.tell(reclaimed(2, 2 * INTERVAL_S + NOTICE_S, "r2"))
+    bench.exchange(reclaimed(2, 2 * INTERVAL_S + NOTICE_S, "r2"))
     bench.rounds(3, 3)
     heard = [line for decision in bench.decisions if (line := happening(decision)) is not None]
     harmless, harmful = [d.outcome for d in bench.decisions if isinstance(d.outcome, ServersCleared)]

@@ -53,11 +53,11 @@ def story_of(script: Script, job_id: str) -> Story:
     return story
 
 
-def told(script: Script, job_id: str) -> list[str]:
+def lines_about(script: Script, job_id: str) -> list[str]:
     return [line for chapter in story_of(script, job_id).chapters for line in describe(chapter.record)]
 
 
-def heard(script: Script) -> list[str]:
+def watched_lines(script: Script) -> list[str]:
     return [line for decision in script.bench.decisions if (line := happening(decision)) is not None]
 
 
@@ -93,7 +93,7 @@ def test_zone_without_jobs_shows_no_line():
 
 
 def test_service_shows_placements_with_reasons():
-    said = told(script(), "s")
+    said = lines_about(script(), "s")
     for line in (
         "serves tiny to prompts of prompts.jsonl, 1000 requests",
         "other jobs that wait: 0; it needs 4 devices at once",
@@ -120,12 +120,12 @@ def test_preempted_job_shows_its_cause():
     script.start("s", serving(2))
     script.start("t", training(2), "ben")
     script.pass_time(59.0)
-    assert "gives way and is queued again: job t of user ben has waited for 60 s" in told(script, "s")
+    assert "gives way and is queued again: job t of user ben has waited for 60 s" in lines_about(script, "s")
     assert dict(zone_rows(summarise(board(script)).part(ExpertsFigures)))["jobs that gave way"] == "1"
 
 
 def test_training_job_shows_gating():
-    assert "gating top2; 2 ranks, global batch 32" in told(script(), "t")
+    assert "gating top2; 2 ranks, global batch 32" in lines_about(script(), "t")
     job = training(2).model_copy(
         update={
             "gating": GatingRule(mode="adaptive", threshold=0.1, threshold_on="all"),
@@ -162,14 +162,14 @@ def test_lost_node_is_shown():
     outcomes = lost.send(NodeSilent(cell=CELL, node="n1", silent_s=60.0))
     lost.send(gone(released(outcomes)[0]), online("n1"))
     lost.pass_time()
-    said = told(lost, "s")
+    said = lines_about(lost, "s")
     assert "loses its ranks and is queued again (node_lost): node n1 is down" in said
     assert "n1 gives up its ranks of generation 1 (node_lost)" in said
     assert "resumed with 4 ranks on n0 x2, n1 x2, generation 2" in said
 
 
 def test_ranks_and_placements_are_watched():
-    said = heard(script())
+    said = watched_lines(script())
     assert "s queued with 0 other jobs: needs 4 ranks" in said
     assert any(
         line.startswith("s placement 2 (popularity_shifted), 1 layer: the busiest device ") for line in said

@@ -12,7 +12,7 @@ from infra.views.figures import headline, job_cells, node_cells, zone_rows
 from infra.views.tables import board_view
 from schemas.codec import decode_decision
 from tests.infra.simulation.merging.small import merging_cell, simulated
-from tests.infra.views.merging.logs import board_at, heard, merged_run
+from tests.infra.views.merging.logs import board_at, merged_run, watched_lines
 
 END_S = 1e9
 
@@ -91,7 +91,7 @@ def test_nodes_show_gpus_in_use() -> None:
 
 
 def test_profiles_plans_and_merges_are_watched() -> None:
-    lines = heard(merged_run())
+    lines = watched_lines(merged_run())
     for line in (
         "zero queued: other jobs that wait: 0; it is profiled first",
         "zero: profiled; not yet estimated, it is taken to need 1000 iterations",

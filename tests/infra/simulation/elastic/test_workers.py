@@ -11,7 +11,7 @@ from schemas.fleet import RunFinished, RunProgressed, RunStarted
 from tests.support.elastic import workload
 
 WORK = 100
-Said = tuple[float, str, str, int]
+Report = tuple[float, str, str, int]
 
 
 def assigned(
@@ -42,7 +42,7 @@ def played(
     pace: float = 1.0,
     lost_s: dict[str, float] | None = None,
     pauses: WorkerPauses | None = None,
-) -> list[Said]:
+) -> list[Report]:
     """Return the reports of nodes to commands at these times, with their times."""
     workers, queue, said = VirtualWorkers("c", pace, pauses or WorkerPauses()), EventQueue(), []
 

@@ -29,7 +29,7 @@ class Nodes:
         self.queue = EventQueue()
         self.time_s = 0.0
 
-    def tell(self, *commands: TaskAssigned | TaskReleased) -> None:
+    def send(self, *commands: TaskAssigned | TaskReleased) -> None:
         for command in commands:
             self.queue.add_all(EventRank.REPORT, self.tuner.carry_out(command, self.time_s))
 
@@ -87,7 +87,7 @@ def evaluated(reports: list[RunReport]) -> list[tuple[str, int]]:
 
 def test_job_is_evaluated_per_epoch_until_done():
     nodes = Nodes()
-    nodes.tell(assigned("a"))
+    nodes.send(assigned("a"))
     reports = nodes.run(1_000.0)
     assert evaluated(reports) == [("t1.1/a", 100), ("t1.1/a", 200), ("t1.1/a", 300)]
     assert isinstance(reports[0], RunStarted)
@@ -99,7 +99,7 @@ def test_job_ends_at_last_iteration_within_epoch():
     (order,) = command.orders
     target = order.workload.target.model_copy(update={"most_iterations": 150})
     shorter = order.model_copy(update={"workload": order.workload.model_copy(update={"target": target})})
-    nodes.tell(assigned("b", task="t2", node="n1"), command.model_copy(update={"orders": (shorter,)}))
+    nodes.send(assigned("b", task="t2", node="n1"), command.model_copy(update={"orders": (shorter,)}))
     nodes.run(35.0)
     reports = nodes.run(1_000.0)
     assert evaluated(reports)[-3:] != [], "the other job goes on"
@@ -109,9 +109,9 @@ def test_job_ends_at_last_iteration_within_epoch():
 
 def test_released_task_reports_its_end_later():
     nodes, command = Nodes(release_s=4.0), assigned("a")
-    nodes.tell(command)
+    nodes.send(command)
     nodes.run(52.0)
-    nodes.tell(released(command))
+    nodes.send(released(command))
     assert nodes.run(55.9) == []
     (end,) = nodes.run(1_000.0)
     assert isinstance(end, RunProgressed)
@@ -134,7 +134,7 @@ def profiled(
 
 def test_profile_run_of_epoch_reports_its_accuracy():
     nodes = Nodes()
-    nodes.tell(assigned("a"))
+    nodes.send(assigned("a"))
     first = next(each for each in nodes.run(1_000.0) if isinstance(each, TaskEvaluated))
     assert profiled(100, epochs=3, accuracy=None).accuracy_after_epoch == first.accuracy
     assert profiled(150, epochs=3, accuracy=None).accuracy_after_epoch == first.accuracy
@@ -148,10 +148,10 @@ def test_a_shorter_profile_run_does_not():
 
 def test_task_stops_when_another_has_its_job():
     nodes = Nodes()
-    nodes.tell(assigned("a"))
+    nodes.send(assigned("a"))
     nodes.run(60.0)
     # The cell has lost n0, and has not received its first epoch.
-    nodes.tell(assigned("a", task="t2", generation=2, node="n1", resume=50))
+    nodes.send(assigned("a", task="t2", generation=2, node="n1", resume=50))
     reports = nodes.run(1_000.0)
     assert {report.run_id for report in reports} == {"t2.2/a"}
     assert evaluated(reports) == [("t2.2/a", 200), ("t2.2/a", 300)], "n0 has written a checkpoint"
@@ -159,9 +159,9 @@ def test_task_stops_when_another_has_its_job():
 
 def test_ended_job_is_reported_again():
     nodes = Nodes()
-    nodes.tell(assigned("a"))
+    nodes.send(assigned("a"))
     nodes.run(1_000.0)
-    nodes.tell(assigned("a", task="t2", generation=2, resume=200))
+    nodes.send(assigned("a", task="t2", generation=2, resume=200))
     (started, finished) = nodes.run(2_000.0)
     assert isinstance(started, RunStarted)
     assert isinstance(finished, RunFinished)
@@ -170,18 +170,18 @@ def test_ended_job_is_reported_again():
 
 def test_unknown_job_starts_without_progress():
     nodes = Nodes()
-    nodes.tell(assigned("a", "b", mode="spatial"))
+    nodes.send(assigned("a", "b", mode="spatial"))
     nodes.run(200.0)
-    nodes.tell(assigned("a", task="t2", generation=2, node="n1"))
+    nodes.send(assigned("a", task="t2", generation=2, node="n1"))
     assert evaluated(nodes.run(200.0 + 60.0)) == [("t2.2/a", 100)]
 
 
 def test_undone_merge_resets_receiver_and_keeps_donor():
     nodes = Nodes()
     merged = assigned("a", "b", mode="spatial")
-    nodes.tell(merged)
+    nodes.send(merged)
     nodes.run(100.0)
-    nodes.tell(released(merged, "b", reason="undone"))
+    nodes.send(released(merged, "b", reason="undone"))
     ends = [report for report in nodes.run(100.0) if isinstance(report, RunProgressed)]
     assert {end.job_id: end.samples_done > 0 for end in ends} == {"a": True, "b": False}
     assert all(end.complete for end in ends)

@@ -11,16 +11,16 @@ from tests.support.elastic_loans import NOTICE_S, LivelyBench, borrowing_cell, l
 
 
 def story(bench: LivelyBench, job_id: str) -> Story:
-    told = Story(job_id)
+    story = Story(job_id)
     for decision in bench.decisions:
-        told.fold_decision(decision)
+        story.fold_decision(decision)
     for entry in bench.ledger:
-        told.fold_event(entry.offset, entry.envelope)
-    return told
+        story.fold_event(entry.offset, entry.envelope)
+    return story
 
 
-def lines(told: Story) -> list[str]:
-    return [line for chapter in told.chapters for line in describe(chapter.record)]
+def lines(story: Story) -> list[str]:
+    return [line for chapter in story.chapters for line in describe(chapter.record)]
 
 
 @pytest.fixture
@@ -28,16 +28,16 @@ def bench() -> LivelyBench:
     """Two servers of its own with job elastic, and three on loan: job one has one of them, job two the
     others."""
     bench = LivelyBench(borrowing_cell(servers=2, lent=4))
-    bench.tell(submit("elastic", 60_000, (6, 12)))
+    bench.exchange(submit("elastic", 60_000, (6, 12)))
     bench.rounds(1, 1)
-    bench.tell(loaded(0.0, INTERVAL_S), offered("i0", "i1", "i2"))
-    bench.tell(submit("one", 30_000, (4, 4)), submit("two", 1_000, (8, 8)))
+    bench.exchange(loaded(0.0, INTERVAL_S), offered("i0", "i1", "i2"))
+    bench.exchange(submit("one", 30_000, (4, 4)), submit("two", 1_000, (8, 8)))
     bench.rounds(2, 3)
     return bench
 
 
 def reclaim(bench: LivelyBench, servers: int, id: str, first_round: int) -> None:
-    bench.tell(reclaimed(servers, first_round * INTERVAL_S + NOTICE_S, id))
+    bench.exchange(reclaimed(servers, first_round * INTERVAL_S + NOTICE_S, id))
     bench.rounds(first_round, first_round + 1)
 
 
@@ -83,32 +83,32 @@ def test_next_preemption_is_shown_while_true(bench: LivelyBench) -> None:
 
 
 def test_story_has_only_latest_zone_report(bench: LivelyBench) -> None:
-    bench.tell(submit("wide", 90_000, (8, 8)))
+    bench.exchange(submit("wide", 90_000, (8, 8)))
     bench.rounds(4, 9)
-    bench.tell(submit("short", 60, (8, 8)))
+    bench.exchange(submit("short", 60, (8, 8)))
     bench.rounds(10, 19)
-    told = story(bench, "wide")
-    standing = [chapter.record for chapter in told.chapters if isinstance(chapter.record, ZoneStaffed)]
+    shown = story(bench, "wide")
+    standing = [chapter.record for chapter in shown.chapters if isinstance(chapter.record, ZoneStaffed)]
     (latest,) = standing
     assert [job.job_id for job in latest.queue] == ["short", "wide"]
     assert (
         "number 2 in the queue: needs 8 GPUs to start, and takes 3.1 h with all the workers that it can use"
-        in lines(told)
+        in lines(shown)
     )
 
 
 def test_a_job_that_is_over_stands_nowhere(bench: LivelyBench) -> None:
-    bench.tell(submit("wide", 90_000, (8, 8)))
+    bench.exchange(submit("wide", 90_000, (8, 8)))
     bench.rounds(4, 9)
-    bench.tell(withdraw("wide"))
-    told = story(bench, "wide")
-    assert told.state == "withdrawn"
-    assert not any(isinstance(chapter.record, ZoneStaffed) for chapter in told.chapters)
+    bench.exchange(withdraw("wide"))
+    shown = story(bench, "wide")
+    assert shown.state == "withdrawn"
+    assert not any(isinstance(chapter.record, ZoneStaffed) for chapter in shown.chapters)
 
 
 def test_shrunk_job_shows_its_cause(bench: LivelyBench) -> None:
     assert not any(line.startswith("makes way") for line in lines(story(bench, "elastic")))
-    bench.tell(submit("small", 500, (2, 2)))
+    bench.exchange(submit("small", 500, (2, 2)))
     bench.rounds(4, 5)
     said = lines(story(bench, "elastic"))
     assert "makes way for jobs that waited: 1" in said

@@ -20,7 +20,7 @@ def merged_run(mode: MergeMode = "temporal", helps: int = 3) -> SimulatedRun:
     return simulated(merging_cell(modes=(mode,)), JOBS, SmallTruth({("a", "a"): helps}))
 
 
-def told(run: SimulatedRun, job_id: str) -> list[str]:
+def lines_about(run: SimulatedRun, job_id: str) -> list[str]:
     """Return the lines of `explain` about a job."""
     story = Story(job_id)
     for entry in run.ledger:
@@ -30,7 +30,7 @@ def told(run: SimulatedRun, job_id: str) -> list[str]:
     return [line for chapter in story.chapters for line in describe(chapter.record)]
 
 
-def heard(run: SimulatedRun) -> list[str]:
+def watched_lines(run: SimulatedRun) -> list[str]:
     """Return the changes that a watcher prints."""
     return [line for decision in run.decisions if (line := happening(decision)) is not None]
 

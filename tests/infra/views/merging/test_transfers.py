@@ -25,19 +25,19 @@ PNG = b"\x89PNG\r\n"
 
 
 def found(run: SimulatedRun, decisions_first: bool = False) -> dict[tuple[str, str, str], Transfer]:
-    told = Transfers(ZONE, task_key)
+    transfers = Transfers(ZONE, task_key)
 
-    def take_events() -> None:
+    def fold_events() -> None:
         for entry in run.ledger:
-            told.fold_event(entry.envelope.event)
+            transfers.fold_event(entry.envelope.event)
 
-    def take_decisions() -> None:
+    def fold_decisions() -> None:
         for decision in run.decisions:
-            told.fold_decision(decision.outcome)
+            transfers.fold_decision(decision.outcome)
 
-    for take in (take_decisions, take_events) if decisions_first else (take_events, take_decisions):
+    for take in (fold_decisions, fold_events) if decisions_first else (fold_events, fold_decisions):
         take()
-    return {(each.mode, each.donor, each.receiver): each for each in told.found()}
+    return {(each.mode, each.donor, each.receiver): each for each in transfers.found()}
 
 
 def test_pair_has_forecast_and_result() -> None:
@@ -102,9 +102,9 @@ def test_tasks_beyond_limit_are_not_drawn(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def ledger(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("log")
-    told = merged_run()
+    transfers = merged_run()
     with LogFiles(folder) as files:
-        files.write(told.ledger, told.decisions)
+        files.write(transfers.ledger, transfers.decisions)
     return str(folder / "ledger.jsonl")
 
 
@@ -148,5 +148,5 @@ def test_undrawable_result_is_one_line(
 
 def test_unshared_jobs_are_in_no_pair() -> None:
     jobs = [(1.0, submit("zero", sharing=False)), (2.0, submit("one", "b", sharing=False))]
-    told = found(simulated(merging_cell(), jobs, SmallTruth({("a", "b"): 3})))
-    assert all(not transfer.merges for transfer in told.values())
+    transfers = found(simulated(merging_cell(), jobs, SmallTruth({("a", "b"): 3})))
+    assert all(not transfer.merges for transfer in transfers.values())

@@ -13,8 +13,8 @@ from tests.support.moe import moe_cell
 CELL = moe_cell(4)
 
 
-def workloads(seed: int = 1, **wanted):
-    return [timed.event.workload for timed in draw_jobs(CELL, seed, **wanted)]
+def workloads(seed: int = 1, **options):
+    return [timed.event.workload for timed in draw_jobs(CELL, seed, **options)]
 
 
 def test_jobs_come_within_the_span_in_order():

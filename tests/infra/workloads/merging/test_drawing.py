@@ -15,9 +15,9 @@ from tests.infra.simulation.merging.small import MODEL, ZONE, merging_cell
 CELL = merging_cell(nodes=8, gpus=4)
 
 
-def workloads(seed: int = 1, **wanted) -> list[TuningWorkload]:
+def workloads(seed: int = 1, **options) -> list[TuningWorkload]:
     found = []
-    for timed in draw_jobs(CELL, seed, **wanted):
+    for timed in draw_jobs(CELL, seed, **options):
         assert isinstance(timed.event, JobSubmitted)
         assert isinstance(timed.event.workload, TuningWorkload)
         found.append(timed.event.workload)

@@ -74,31 +74,31 @@ class Run:
         for due_slot in sorted(self.due):
             if due_slot <= slot:
                 self.auctioneer.advance(due_slot)
-                for award, wanted, plans in self.due.pop(due_slot):
-                    self._withdraw(due_slot, award, wanted, plans)
+                for award, needed, plans in self.due.pop(due_slot):
+                    self._withdraw(due_slot, award, needed, plans)
         self.auctioneer.advance(slot)
 
-    def take(self, slot: int, bid: Bid) -> None:
+    def judge(self, slot: int, bid: Bid) -> None:
         """Judge a bid, whose plans count no more once it is withdrawn."""
-        wanted = demand(self.fleet, bid.work_samples, list(bid.samples), bid.memory_gib)
+        needed = demand(self.fleet, bid.work_samples, list(bid.samples), bid.memory_gib)
         last_slot = slot + bid.slots - 1
         plans = [
-            (bid.micros - plan.vendor_micros - plan.operational_micros, plan.placement, wanted)
-            for plan in every_schedule(self.market, wanted, OPTIONS, slot, last_slot, room_only=False)
+            (bid.micros - plan.vendor_micros - plan.operational_micros, plan.placement, needed)
+            for plan in every_schedule(self.market, needed, OPTIONS, slot, last_slot, room_only=False)
         ]
         counting = [plan for plan in plans if plan[0] > 0]
         self.plans.append(counting)
-        request = Request("j", wanted, OPTIONS, slot, last_slot)
+        request = Request("j", needed, OPTIONS, slot, last_slot)
         award = self.auctioneer.decide(bid.micros, request, self.auctioneer.appraise(request))
         if award is not None and bid.withdrawn_after_slots == 0:
-            self._withdraw(slot, award, wanted, counting)
+            self._withdraw(slot, award, needed, counting)
         elif award is not None and bid.withdrawn_after_slots is not None:
-            self.due[slot + bid.withdrawn_after_slots].append((award, wanted, counting))
+            self.due[slot + bid.withdrawn_after_slots].append((award, needed, counting))
 
-    def _withdraw(self, slot: int, award, wanted, plans) -> None:
+    def _withdraw(self, slot: int, award, needed, plans) -> None:
         ahead = ahead_of(award.schedule.placement, slot)
         if ahead.slots:
-            self.auctioneer.withdraw(ahead, wanted, award.counted)
+            self.auctioneer.withdraw(ahead, needed, award.counted)
             self.auctioneer.welfare.planned_micros -= award.welfare_micros
             plans.clear()
 
@@ -112,22 +112,22 @@ def ahead_of(placement: Placement, slot: int) -> Placement:
     return Placement(tuple(at for at, _ in node_slots), tuple(row for _, row in node_slots))
 
 
-def _best(of, plans, taken, beaten=0) -> int:
+def _best(of, plans, used, beaten=0) -> int:
     """Return the most that the rest of the bids may bring beyond `beaten`, or that, where they bring no
     more."""
     if sum(max((welfare for welfare, _, _ in each), default=0) for each in plans) <= beaten:
         return beaten
-    for welfare, placement, wanted in sorted(plans[0], key=lambda plan: -plan[0]):
-        held = dict(taken)
-        if all(_hold(of, held, node_slot, wanted) for node_slot in placement.node_slots()):
+    for welfare, placement, needed in sorted(plans[0], key=lambda plan: -plan[0]):
+        held = dict(used)
+        if all(_hold(of, held, node_slot, needed) for node_slot in placement.node_slots()):
             beaten = max(beaten, welfare + _best(of, plans[1:], held, max(beaten - welfare, 0)))
-    return max(beaten, _best(of, plans[1:], taken, beaten))
+    return max(beaten, _best(of, plans[1:], used, beaten))
 
 
-def _hold(of, held, node_slot, wanted) -> bool:
+def _hold(of, held, node_slot, needed) -> bool:
     index = of.class_of_row[node_slot[1]]
     samples, gib = held.get(node_slot, (0, 0.0))
-    held[node_slot] = samples, gib = samples + int(wanted.samples[index]), gib + wanted.memory_gib
+    held[node_slot] = samples, gib = samples + int(needed.samples[index]), gib + needed.memory_gib
     return samples <= of.classes[index].capacity_samples and gib <= of.classes[index].capacity_gib
 
 
@@ -140,7 +140,7 @@ def test_bound_exceeds_schedules_over_several_periods(slots, steps):
     for bids, step in zip(slots, steps, strict=False):
         run.advance(slot)
         for bid in bids:
-            run.take(slot, bid)
+            run.judge(slot, bid)
             assert run.auctioneer.welfare.planned_micros <= run.bound
         slot += step
     for later_slot in range(slot, slot + 2 * HORIZON_SLOTS + 1):
@@ -158,14 +158,14 @@ def test_bound_exceeds_plans_after_released_room(slots, seed):
     for slot, bids in enumerate(slots):
         run.auctioneer.advance(slot)
         for bid in bids:
-            wanted = demand(run.fleet, bid.work_samples, list(bid.samples), bid.memory_gib)
-            request = Request("j", wanted, OPTIONS, slot, slot + bid.slots - 1)
+            needed = demand(run.fleet, bid.work_samples, list(bid.samples), bid.memory_gib)
+            request = Request("j", needed, OPTIONS, slot, slot + bid.slots - 1)
             award = run.auctioneer.decide(bid.micros, request, run.auctioneer.appraise(request))
             if award is not None:
-                held.append((award.schedule.placement, wanted))
+                held.append((award.schedule.placement, needed))
             if held and rng.random() < 0.5:
-                placement, wanted = held.pop()
-                run.auctioneer.release(ahead_of(placement, slot), wanted)
+                placement, needed = held.pop()
+                run.auctioneer.release(ahead_of(placement, slot), needed)
             assert run.auctioneer.welfare.planned_micros <= run.bound
     run.auctioneer.advance(len(slots))
     assert run.auctioneer.welfare.planned_micros <= run.bound
@@ -186,8 +186,8 @@ def best_value(offers, room: float) -> float:
     for part in COMPUTE_PARTS:
         units = [part * compute + (1 - part) * memory for _, compute, memory in offers]
         net = [offer[0] for offer in offers]
-        for price in (0.0, *(value / taken for value, taken in zip(net, units, strict=True))):
-            gains = (max(value - price * taken, 0.0) for value, taken in zip(net, units, strict=True))
+        for price in (0.0, *(value / used for value, used in zip(net, units, strict=True))):
+            gains = (max(value - price * used, 0.0) for value, used in zip(net, units, strict=True))
             values.append(math.fsum(gains) + price * room)
     return min(values)
 
@@ -222,9 +222,9 @@ def test_withdrawal_next_period_costs_room_at_most(offers, withdrawn):
         prices.count_bid(10**12, 1_000.0, 1_000.0)
     prices.advance(11)
     for offer in withdrawn:
-        prices.take_back(*offer, slot=0)
+        prices.remove(*offer, slot=0)
     for _ in range(3):
-        prices.take_back(10**12, 1_000.0, 1_000.0, slot=10)
+        prices.remove(10**12, 1_000.0, 1_000.0, slot=10)
     prices.advance(12)
     total = sum(net for net, _, _ in [*offers, *withdrawn])
     values = []
@@ -248,7 +248,7 @@ def test_absurd_bid_withdrawn_later_leaves_bound():
     for one in (prices, without):
         one.advance(10)
     assert prices.bound_micros > 10**14
-    prices.take_back(10**15, 10.0, 10.0, slot=9)
+    prices.remove(10**15, 10.0, 10.0, slot=9)
     assert 0 <= prices.bound_micros - without.bound_micros <= 3
 
 
@@ -265,7 +265,7 @@ def test_bid_withdrawn_in_period_is_not_counted(offers, withdrawn):
         prices.count_bid(*offer)
     prices.advance(1)
     for offer in withdrawn:
-        prices.take_back(*offer, slot=0)
+        prices.remove(*offer, slot=0)
     for one in (prices, without):
         one.advance(2)
     # Classes are counted from the same first bid, and sums differ by rounding alone.
@@ -308,7 +308,7 @@ def test_it_goes_on_from_its_state(offers, after, slots):
     twin = ConstantPrices(0, 10)
     twin.restore(msgpack.unpackb(msgpack.packb(prices.state())))
     for one in (prices, twin):
-        one.take_back(*offers[0], slot=0)
+        one.remove(*offers[0], slot=0)
         one.open(slots, slots + 4, 70.0)
         for offer in after:
             one.count_bid(*offer)
@@ -326,7 +326,7 @@ def test_state_with_more_classes_continues():
     twin.restore(msgpack.unpackb(msgpack.packb(prices.state())))
     for one in (prices, twin):
         for offer in MANY_CLASSES[::3]:
-            one.take_back(*offer, slot=0)
+            one.remove(*offer, slot=0)
         one.count_bid(10**6, 1.0, 1.0)
         one.advance(1)
     assert prices.state() == twin.state()
@@ -340,8 +340,8 @@ def test_foreign_counts_are_added_and_dropped_once(offers, micros):
     prices.add_earlier_bound(micros, 5)
     assert prices.bound_micros == micros
     for offer in offers:
-        prices.take_back(*offer, slot=5)
-        prices.take_back(*offer, slot=4)
+        prices.remove(*offer, slot=5)
+        prices.remove(*offer, slot=4)
     assert prices.bound_micros == micros
     prices.open(5, 6, 10.0)
     for offer in offers:
@@ -356,8 +356,8 @@ def first_and_then(before, now) -> Iterator[tuple[float, float]]:
     """Yield the compute and memory, in units, that plans before and after a node's change may hold."""
     (old_units, old_gib), (units, gib) = before, now
     for part in (0.0, 0.25, 0.5, 1.0):
-        taken_units, taken_gib = part * old_units, part * old_gib
-        compute = taken_units + max(units - taken_units, 0.0)
+        used_units, taken_gib = part * old_units, part * old_gib
+        compute = used_units + max(units - used_units, 0.0)
         memory = taken_gib * old_units / old_gib + max(gib - taken_gib, 0.0) * units / gib
         yield compute, memory
 
@@ -391,8 +391,8 @@ def test_resold_room_counts_each_sale():
     the rounds must not stand for all."""
     run = Run()
     run.auctioneer.advance(0)
-    wanted = demand(run.fleet, 10, [10, 0], 1.0)
-    request = Request("j", wanted, OPTIONS[1:], 0, HORIZON_SLOTS - 1)
+    needed = demand(run.fleet, 10, [10, 0], 1.0)
+    request = Request("j", needed, OPTIONS[1:], 0, HORIZON_SLOTS - 1)
     awards = 0
     for _ in range(5):
         held = []
@@ -400,7 +400,7 @@ def test_resold_room_counts_each_sale():
             held.append(award)
         awards += len(held)
         for award in held:
-            run.auctioneer.release(award.schedule.placement, wanted)
+            run.auctioneer.release(award.schedule.placement, needed)
     assert awards == 5 * HORIZON_SLOTS
     run.auctioneer.advance(1)
     assert run.auctioneer.welfare.planned_micros <= run.bound
@@ -448,7 +448,7 @@ def test_excess_classes_keep_bound_valid_and_small():
     assert all(len(point.classes) <= MOST_CLASSES for point in prices._points)
     assert best_value(MANY_CLASSES, 4e6) <= prices.bound_micros
     for offer in MANY_CLASSES:
-        prices.take_back(*offer, slot=0)
+        prices.remove(*offer, slot=0)
     prices.advance(2)
     assert prices.bound_micros <= 1e-6 * sum(net for net, _, _ in MANY_CLASSES)
 
@@ -488,10 +488,10 @@ def test_many_tiny_bids_leave_bound(withdrawn_at):
     for offer in tiny:
         prices.count_bid(*offer)
         if withdrawn_at == "once":
-            prices.take_back(*offer, slot=0)
+            prices.remove(*offer, slot=0)
     if withdrawn_at == "last":
         for offer in tiny:
-            prices.take_back(*offer, slot=0)
+            prices.remove(*offer, slot=0)
     for one in (prices, without):
         for offer in honest[400:]:
             one.count_bid(*offer)

@@ -117,7 +117,7 @@ def test_where_nothing_was_sold_losers_are_no_demand(unsold):
 def test_sale_released_in_slot_never_was(bids, density, units, room):
     curve, other = curve_of(bids), curve_of(bids)
     other.sell(float(density), float(units), 7)
-    other.take_back(float(density), float(units), 7, age_slots=0)
+    other.remove(float(density), float(units), 7, age_slots=0)
     assert other.density_at(float(room)) == curve.density_at(float(room))
     assert other.mean_window_slots == curve.mean_window_slots
 
@@ -128,7 +128,7 @@ def test_later_release_has_faded_equally(age_slots):
     curve.sell(8.0, 100.0, 3)
     for _ in range(age_slots):
         curve.advance(np.ones(1), 10_000.0)
-    curve.take_back(8.0, 100.0, 3, age_slots)
+    curve.remove(8.0, 100.0, 3, age_slots)
     assert curve.density_at(1e-9) == 0.0
 
 
@@ -274,7 +274,7 @@ def test_sale_of_merged_class_is_released_there():
     curve = curve_of([(1.05**step, 1.0 + step) for step in range(2 * MOST_CLASSES)])
     sold = curve.sold_units
     for step in range(2 * MOST_CLASSES):
-        curve.take_back(1.05**step, 0.1, 3, age_slots=0)
+        curve.remove(1.05**step, 0.1, 3, age_slots=0)
     assert curve.sold_units == pytest.approx(sold - 0.2 * MOST_CLASSES)
     assert len(curve.state()["classes"]) <= MOST_CLASSES
 

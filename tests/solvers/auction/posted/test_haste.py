@@ -77,7 +77,7 @@ def test_without_a_sale_nothing_is_known():
     curve = DemandCurve(HORIZON_SLOTS)
     assert curve.haste_premium(TYPICAL) == 0.0
     curve.sell(12 * TYPICAL, 5.0, 3)
-    curve.take_back(12 * TYPICAL, 5.0, 3, 0)
+    curve.remove(12 * TYPICAL, 5.0, 3, 0)
     assert curve.haste_premium(TYPICAL) == 0.0
 
 

@@ -93,7 +93,7 @@ def test_undoing_leaves_what_the_other_demand_asks_for(sales, undone):
     for sale in sales:
         sell(levels, curve, sale)
     for density, units, _ in undone:
-        curve.take_back(density, units, 4, age_slots=0)
+        curve.remove(density, units, 4, age_slots=0)
     before, wanted = replace(levels), Levels(HORIZON_SLOTS)
     wanted.rise(curve, AHEAD, 0.0, least=math.inf)
     levels.undo(rise, curve, AHEAD)
@@ -115,7 +115,7 @@ def test_guard_exceeds_base_for_any_room(sales, undone, free):
     for sale in sales:
         sell(levels, curve, sale)
     for density, units, _ in undone:
-        curve.take_back(density, units, 4, age_slots=0)
+        curve.remove(density, units, 4, age_slots=0)
     levels.undo(rise, curve, Ahead(free, 10_000.0, 8.0))
     assert 0.0 <= levels.base <= levels.guard
 

@@ -28,14 +28,14 @@ def posted_prices(market, base: float) -> PostedPrices:
     return prices
 
 
-def posted_cost(prices: PostedPrices, market, wanted, plan: Schedule) -> float:
+def posted_cost(prices: PostedPrices, market, needed, plan: Schedule) -> float:
     """Return the cost of a plan: vendor, operation, and each node-slot's room at its posted price or at the
     least."""
-    operational = market.operational(wanted)
+    operational = market.operational(needed)
     parts = [plan.vendor_micros, plan.operational_micros]
     for slot, row in zip(plan.placement.slots, plan.placement.rows, strict=True):
         column, index = slot - market.first_slot, market.fleet.class_of_row[row]
-        compute_share, memory_share = wanted.compute_share[index], wanted.memory_share[index]
+        compute_share, memory_share = needed.compute_share[index], needed.memory_share[index]
         reserved = market.full_costs[column, index] * max(compute_share, memory_share)
         room = prices.compute_price[column, index] * compute_share
         room += prices.memory_price[column, index] * memory_share
@@ -46,24 +46,24 @@ def posted_cost(prices: PostedPrices, market, wanted, plan: Schedule) -> float:
 @settings(max_examples=examples(1_500), deadline=None)
 @given(small_cases() | small_cases(most_cost_micros=1_000), st.floats(0.0, 50.0) | st.floats(50.0, 5_000.0))
 def test_posted_plan_costs_and_ends_no_worse(case, base):
-    market, wanted, options, first_slot, last_slot = case
-    window = Window.of(market, wanted, options, first_slot, last_slot)
+    market, needed, options, first_slot, last_slot = case
+    window = Window.of(market, needed, options, first_slot, last_slot)
     if window is None:
         return
     prices = posted_prices(market, base)
-    plan = prices.plan(wanted, window)
-    every = list(every_schedule(market, wanted, options, first_slot, last_slot))
+    plan = prices.plan(needed, window)
+    every = list(every_schedule(market, needed, options, first_slot, last_slot))
     if not every:
         assert plan is None
         return
-    costs = [posted_cost(prices, market, wanted, other) for other in every]
+    costs = [posted_cost(prices, market, needed, other) for other in every]
     least = min(costs)
     paid = plan.vendor_micros + plan.operational_micros + plan.compute_micros + plan.memory_micros
     assert paid == pytest.approx(least)
     assert plan.vendor_micros + plan.operational_micros <= least * (1 + 1e-12)
-    assert market.has_room(plan.placement, wanted)
-    done = sum(int(wanted.samples[market.fleet.class_of_row[row]]) for row in plan.placement.rows)
-    assert done == plan.samples >= wanted.work_samples
+    assert market.has_room(plan.placement, needed)
+    done = sum(int(needed.samples[market.fleet.class_of_row[row]]) for row in plan.placement.rows)
+    assert done == plan.samples >= needed.work_samples
     ends = {
         other.placement.slots[-1]
         for other, cost in zip(every, costs, strict=True)
@@ -77,30 +77,30 @@ def test_unprofitable_near_room_keeps_cheapest_plan():
     would have it but for that."""
     of = fleet((1, 10.0, 4.0))
     market = Market(of, 3, 0, lambda index, slots: np.where(slots == 0, 1_000.0, 8.0))
-    wanted = demand(of, 10, [5], 1.0)
-    window = Window.of(market, wanted, [VendorOption(None, 0, 0)], 0, 2)
+    needed = demand(of, 10, [5], 1.0)
+    window = Window.of(market, needed, [VendorOption(None, 0, 0)], 0, 2)
     prices = PostedPrices(market, Calendar(0.0, 600.0))
     prices.levels.base = 10**6
-    plan = prices.plan(wanted, window)
+    plan = prices.plan(needed, window)
     assert plan.placement.slots == (1, 2)
     assert plan.operational_micros == 8
     market = Market(of, 3, 0, lambda index, slots: slots * 0.0 + 8.0)
     prices = PostedPrices(market, Calendar(0.0, 600.0))
     prices.levels.base = 10**6
-    near = prices.plan(wanted, Window.of(market, wanted, [VendorOption(None, 0, 0)], 0, 2))
+    near = prices.plan(needed, Window.of(market, needed, [VendorOption(None, 0, 0)], 0, 2))
     assert near.placement.slots[0] == 0, "where it costs no more, it is taken"
 
 
 @settings(max_examples=examples(500), deadline=None)
 @given(small_cases(), st.floats(0.1, 50.0))
 def test_replanned_task_only_raises_prices(case, base):
-    market, wanted, options, first_slot, last_slot = case
-    window = Window.of(market, wanted, options, first_slot, last_slot)
+    market, needed, options, first_slot, last_slot = case
+    window = Window.of(market, needed, options, first_slot, last_slot)
     prices = posted_prices(market, base)
     prices.levels.guard = 4 * base
     prices.compute_price[:] = prices.memory_price[:] = 0.0
     before = prices.compute_price.copy(), prices.memory_price.copy()
-    plan = None if window is None else prices.replan(wanted, window, set(), 0.0, 10**6)
+    plan = None if window is None else prices.replan(needed, window, set(), 0.0, 10**6)
     if plan is None:
         return
     assert (prices.compute_price >= before[0]).all()
