@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pytest
+from streams.cell.lent_server import Loan, PlannedReclaim
 
 from schemas.base import Outcome
 from schemas.decisions import JobRejected
@@ -13,7 +14,6 @@ from schemas.facts import NO_FACTS, Fact
 from schemas.fleet import RunProgressed
 from streams.cell.jobs import Job
 from streams.cell.layout import Layout
-from streams.cell.lent_server import Loan, PlannedReclaim
 from streams.cell.live_bytes import LiveBytes
 from streams.cell.nodes import Departure, NodeChange, NodePool
 from streams.cell.outcomes import Outcomes
