@@ -364,7 +364,7 @@ class GangTraining(Work[Order], Generic[Order, Share]):
 
     def _awaited_checkpoint(self) -> tuple[State, Position, JsonValue] | None:
         order, generation = self.rank.order, self.rank.membership.generation
-        newest = self._checkpoints.await_newest(order.resume_samples, order.checkpoint_wait_s)
+        newest = self._checkpoints.await_newest(order.job_id, order.resume_samples, order.checkpoint_wait_s)
         if newest is None:
             return None
         if newest.token > generation:
@@ -461,7 +461,7 @@ class GangTraining(Work[Order], Generic[Order, Share]):
                 samples_done=self._counted_samples,
                 loss=reportable(self._position.loss),
                 node_s=self._node_s,
-                measured=self.step_sums.take(
+                measured=self.step_sums.pop(
                     self.rank.membership.world, "bfloat16" if self.rank.device.type == "cuda" else "float32"
                 ),
                 leads=self.rank.leads,

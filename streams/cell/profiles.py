@@ -20,12 +20,12 @@ from streams.cell.readings import (
 
 _DIGEST_BYTES = 16
 WINDOW_STEPS = 1_000
-"""Most steps that the past of a running mean counts for."""
+"""Largest weight of the past in a running mean, in steps."""
 DISAGREEMENT_FACTOR = 1.5
-"""Factor between a measured and an offline duration, or from a measured to an offline memory, from which
-they disagree: runs of the zone's own nodes count, and the profile does not."""
+"""Factor between a measured and an offline duration from which they disagree, and from a measured memory to a
+larger offline one. Then runs of the zone's own nodes count, and the profile does not."""
 MOST_ERROR = 1.0
-"""Most relative error of an interpolation that counts: as if its error were unknown."""
+"""Largest relative error of an interpolation that counts; it is also that of one whose error is unknown."""
 _PUBLISHED_PART = 4
 """Part of the store for published readings: they never displace measured ones."""
 

@@ -80,7 +80,7 @@ class Fleet(Nodes[ElasticRunner, ElasticSettings]):
                 command = assigned(
                     name, job_id, generation, members, work, resumes=resumes, resume_samples=resume_samples
                 )
-                self.tell(command)
+                self.send(command)
 
     def release(
         self,
@@ -92,10 +92,10 @@ class Fleet(Nodes[ElasticRunner, ElasticSettings]):
     ) -> None:
         """Take a job from nodes."""
         for name in names:
-            self.tell(released(name, job_id, generation, reason, by_s))
+            self.send(released(name, job_id, generation, reason, by_s))
 
     def until(self, condition: Callable[[], object], timeout_s: float = WAIT_S) -> None:
-        """Let the nodes turn until something is so."""
+        """Advance the nodes until a condition holds."""
         self._stop_s = _FIRST_STOP_S
         super().until(condition, timeout_s)
 
@@ -167,7 +167,7 @@ class Fleet(Nodes[ElasticRunner, ElasticSettings]):
 
     def pids(self, node: str) -> list[int]:
         """Return the process ids of a node's workers."""
-        jobs = self.nodes[node].runner.present.values()
+        jobs = self.nodes[node].runner.assignments
         return [pid for job in jobs for pid in job.processes.pids]
 
     def _signal(self, number: int) -> None:

@@ -47,11 +47,11 @@ class Fleet(Nodes[LineRunner, JobSettings]):
                 workload=work,
                 **fields,
             )
-            self.tell(command)
+            self.send(command)
 
     def release(self, reason: str, generation: int = 1, names: Sequence[str] = ("n1", "n2")) -> None:
         for name in names:
-            self.tell(LineReleased(zone="z", node=name, job_id="j", generation=generation, reason=reason))
+            self.send(LineReleased(zone="z", node=name, job_id="j", generation=generation, reason=reason))
 
     def has_started(self, generation: int, *names: str) -> Callable[[], bool]:
         return lambda: (
@@ -69,7 +69,7 @@ class Fleet(Nodes[LineRunner, JobSettings]):
         )
 
     def pids(self, name: str) -> list[int]:
-        return self.nodes[name].runner.present["j"].processes.pids
+        return [pid for each in self.nodes[name].runner.assignments for pid in each.processes.pids]
 
     def has_saved(self, samples: int) -> Callable[[], bool]:
         return lambda: any(each.samples_done >= samples for each in self.reports(RunProgressed))

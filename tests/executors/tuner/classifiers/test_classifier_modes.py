@@ -1,4 +1,4 @@
-"""Jobs of a classifier, alone and merged, against what a hand-written loop comes to."""
+"""Jobs of a classifier, alone and merged, compared with a hand-written loop."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -180,7 +180,7 @@ def test_a_shared_run_needs_the_newer_checkpoint_alone(worker_of: MakeWorker, wo
 
     whole = worker.run(task("ab", 1, 0))
     worker.run(task("cd", 1, 0), 4)
-    worker.files.present.remove("d")
+    worker.files.store.remove("d")
     after = worker.run(task("cd", 2, 4))
     assert [digest(after, job_id) for job_id in "cd"] == [digest(whole, job_id) for job_id in "ab"]
 
