@@ -18,7 +18,8 @@ from executors.lora.slots.profiling import Bounds, profile
 from executors.processes.threads import one_thread
 from schemas.lora import ALL_LINEAR, Dataset, LoraHyperparameters
 from schemas.profiles import ProfileKey, ProfilePoint, ProfileReported, sequence_class
-from streams.cell.profiles import ProfileStore, StepSetting, estimated
+from streams.cell.profiles import ProfileStore, estimated
+from streams.cell.readings import StepSetting
 
 _ZONE = "z"
 _GPU_TYPE = "cpu"

@@ -31,11 +31,11 @@ from schemas.profiles import MeasuredSteps
 Claim = Literal["none", "true", "a tenth of the time", "ten times the time"]
 """Speed that the users of a run declare: none, the true one, ten times the true one, or a tenth of it."""
 
-_CELL, _ZONE = "claims", "training"
+CELL, ZONE = "claims", "training"
 _SERVERS, _KINDS, _USERS = 6, 8, 12
 _LIARS = 2
 """Users that declare wrongly: a sixth of the jobs."""
-_BATCH, _MICRO_BATCH = 64, 8
+BATCH, MICRO_BATCH = 64, 8
 _LOAD = 0.9
 """GPU time that the jobs request with their base demand, over that of the servers."""
 _MEAN_RUNNING_S = 5_400.0
@@ -63,8 +63,8 @@ class Kind:
 
     def step_s(self, gpus: int) -> float:
         """Return the duration of a step of a whole batch."""
-        share = math.ceil(_BATCH / gpus)
-        return math.ceil(share / _MICRO_BATCH) * self.pass_s + share * self.sample_s + self.exchange_of(gpus)
+        share = math.ceil(BATCH / gpus)
+        return math.ceil(share / MICRO_BATCH) * self.pass_s + share * self.sample_s + self.exchange_of(gpus)
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ def kinds_of(seed: int) -> list[Kind]:
     kinds = []
     for _ in range(_KINDS):
         sample_s = math.exp(draw.uniform(math.log(0.01), math.log(0.2)))
-        fixed_s = draw.uniform(0.1, 1.0) * sample_s * _MICRO_BATCH
-        exchange_s = draw.uniform(0.02, 0.4) * (fixed_s + sample_s * _MICRO_BATCH)
+        fixed_s = draw.uniform(0.1, 1.0) * sample_s * MICRO_BATCH
+        exchange_s = draw.uniform(0.02, 0.4) * (fixed_s + sample_s * MICRO_BATCH)
         kinds.append(Kind(fixed_s, sample_s, exchange_s, exchange_s / 5))
     return kinds
 
@@ -111,7 +111,7 @@ def jobs_of(seed: int, count: int, kinds: Sequence[Kind]) -> list[ClaimedJob]:
                 kind,
                 workers,
                 workers * draw.choice((1, 2, 4)),
-                steps * _BATCH,
+                steps * BATCH,
                 draw.lognormvariate(0, _JOB_NOISE),
             )
         )
@@ -123,7 +123,7 @@ class TrueWorkers(VirtualWorkers):
     """Workers with the speeds of their kinds, which report the steps that they measure."""
 
     def __init__(self, jobs: Sequence[ClaimedJob], kinds: Sequence[Kind], seed: int) -> None:
-        super().__init__(_CELL, pace=1.0)
+        super().__init__(CELL, pace=1.0)
         self._by_id = {job.job_id: job for job in jobs}
         self._kinds, self._seed = kinds, seed
 
@@ -131,7 +131,7 @@ class TrueWorkers(VirtualWorkers):
         job = self._by_id[command.job_id]
         noise = random.Random(f"{self._seed}/{command.run_id}").lognormvariate(0, _RUN_NOISE)
         gpus = sum(member.workers for member in command.members)
-        return _BATCH / self._kinds[job.kind].step_s(gpus) * job.noise * noise
+        return BATCH / self._kinds[job.kind].step_s(gpus) * job.noise * noise
 
     def _measured(self, command: WorkersAssigned, samples_per_s: float) -> MeasuredSteps:
         kind = self._kinds[self._by_id[command.job_id].kind]
@@ -150,13 +150,13 @@ class ClaimsRun:
     profiled: int
 
 
-def simulate(seed: int, count: int, claim: Claim) -> ClaimsRun:
-    """Run drawn jobs, of which the first `_LIARS` users declare a speed."""
+def simulate(seed: int, count: int, claim: Claim, before: Sequence[TimedEvent[Event]] = ()) -> ClaimsRun:
+    """Run drawn jobs, of which the first `_LIARS` users declare a speed, after some events."""
     kinds = kinds_of(seed)
     jobs = jobs_of(seed, count, kinds)
-    events = [_submitted(job, kinds, claim if job.user < _LIARS else "none") for job in jobs]
+    events = [*before] + [_submitted(job, kinds, claim if job.user < _LIARS else "none") for job in jobs]
     runners = {WorkersAssigned.RUNNER: TrueWorkers(jobs, kinds, seed)}
-    board = Board(_CELL)
+    board = Board(CELL)
     for step in Simulation(_cell(), events, runners=runners).steps():
         board.fold_step(step.time_s, step.entry, step.decisions)
     figures = summarise(board).part(ElasticFigures)
@@ -251,21 +251,21 @@ def _change_pct(run: ClaimsRun, truth: ClaimsRun, liars: set[str], of_liars: boo
 def _submitted(job: ClaimedJob, kinds: Sequence[Kind], claim: Claim) -> TimedEvent[Event]:
     declared = None
     if claim != "none":
-        declared = _BATCH / kinds[job.kind].step_s(1) * job.noise * _DECLARED[claim]
+        declared = BATCH / kinds[job.kind].step_s(1) * job.noise * _DECLARED[claim]
     workload = ElasticWorkload(
         work_samples=job.work_samples,
         model=f"model-{job.kind}",
         dataset=Dataset(path=f"data-{job.kind}.jsonl", samples=1_000_000),
-        hyperparameters=TrainingHyperparameters(global_batch_size=_BATCH, micro_batch_size=_MICRO_BATCH),
+        hyperparameters=TrainingHyperparameters(global_batch_size=BATCH, micro_batch_size=MICRO_BATCH),
         min_workers=job.min_workers,
         max_workers=job.max_workers,
         samples_per_s=declared,
     )
     event = JobSubmitted(
-        cell=_CELL,
+        cell=CELL,
         job_id=job.job_id,
         user=f"user-{job.user}",
-        zone=_ZONE,
+        zone=ZONE,
         workload=workload,
         terms=ElasticTerms(),
     )
@@ -275,12 +275,12 @@ def _submitted(job: ClaimedJob, kinds: Sequence[Kind], claim: Claim) -> TimedEve
 def _cell() -> CellConfigured:
     gpu = TRAINING_GPU
     return CellConfigured(
-        cell=_CELL,
+        cell=CELL,
         epoch_s=0.0,
         tariffs=(TARIFF,),
         zones=(
             Zone(
-                id=_ZONE,
+                id=ZONE,
                 base_model="none",
                 base_model_memory_gib=1e-3,
                 gpu_types=(gpu,),

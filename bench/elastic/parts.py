@@ -187,6 +187,7 @@ SUITE: Suite[ElasticScope, ElasticTrial, ElasticRunOutcome] = Suite(
         SuitePart("allocation", by_size("bench.elastic.algorithms:measure_allocation")),
         SuitePart("reclaiming", by_size("bench.elastic.algorithms:measure_reclaiming")),
         SuitePart("claims", by_size("bench.elastic.claims:measure_claims")),
+        SuitePart("knowledge", by_size("bench.elastic.knowledge:measure_knowledge")),
         SuitePart("mixed", by_size("bench.elastic.mixed:measure_mixed")),
         SuitePart("fifteen days", _fifteen_days),
         SuitePart("schemes", _schemes),

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 from bench.merging.measured import Profiles, WorkloadJob
 from schemas.merging.problems import MAX_TRANSFERS, JobKind, MergeProblem, StepTime, TransferPair, Unit
-from schemas.merging.reports import MeasuredStep
 from schemas.merging.settings import MAX_SPEEDS
-from solvers.merging.lookup_table import Configuration, LookupTable, faster_only
+from solvers.merging.lookup_table import StepTimeTable, faster_only
 from streams.policies.merging.speeds import allowed_sizes
 
 INTERVAL_S = 120.0
@@ -210,12 +209,9 @@ def _units(
 
 def _measured_kind(profiles: Profiles, job: WorkloadJob, gpus: int) -> TimedKind:
     """Return a kind with the steps of a zone's lookup table."""
-    table, usual = LookupTable(), Configuration()
-    rows: Sequence[MeasuredStep] = tuple(profiles.steps)[:MAX_SPEEDS]
-    for row in rows:
-        table.observe(usual, row)
+    table = StepTimeTable(tuple(profiles.steps)[:MAX_SPEEDS])
     times = (
-        (size, table.step(usual, size, -(-size // 4), job.batch_size, job.batch_size).step_s)
+        (size, table.step(size, -(-size // 4), job.batch_size, job.batch_size).step_s)
         for size in allowed_sizes(gpus, pipeline=False)
     )
     return TimedKind(

@@ -10,7 +10,8 @@ from statistics import median
 from bench.figures import Measurement, Result, Table, Value
 from bench.merging.measured import read_profiles
 from schemas.profiles import ProfileKey, ProfilePoint, ProfileReported
-from streams.cell.profiles import ProfileStore, StepSetting, estimated
+from streams.cell.profiles import ProfileStore, estimated
+from streams.cell.readings import StepSetting
 
 GPUS = ("V100", "A100")
 KNOWN_SIZES = 3

@@ -10,6 +10,7 @@ SUITE: Suite[None, Any, Any] = Suite(
         SuitePart("records", by_size("bench.spine.decide:measure_records")),
         SuitePart("slow bids", by_size("bench.spine.slow_bids:measure_slow_bids")),
         SuitePart("slow events", by_size("bench.spine.slow_events:measure_slow_events")),
+        SuitePart("curves", by_size("bench.spine.curves:measure_curves")),
         SuitePart("setbacks", by_size("bench.spine.decide:measure_setbacks")),
         SuitePart("Kafka", by_size("bench.spine.kafka:measure_kafka")),
         SuitePart("recovery", by_size("bench.spine.recovery:measure_recovery")),

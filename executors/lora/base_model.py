@@ -126,6 +126,11 @@ class SharedBase:
         """Return the tensors of the head of a new task, by their names in the model."""
         return {name: tensor for head in self.heads for name, tensor in head.tensors.items()}
 
+    @property
+    def precision(self) -> str:
+        """Type of the numbers of a pass, such as `bfloat16`."""
+        return str(next(self.model.parameters()).dtype).removeprefix("torch.")
+
     def layout(self, task: LoraTask, heads: int = 1) -> AdapterLayout:
         """Return the adapter layout of a task; with several heads, one that as many tasks share.
 

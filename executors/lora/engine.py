@@ -204,8 +204,7 @@ class FusedEngine:
     @property
     def precision(self) -> str:
         """Type of the numbers of a pass, such as `bfloat16`."""
-        kept = next(self._base.model.parameters()).dtype
-        return str(kept).removeprefix("torch.")
+        return self._base.precision
 
     def step_tokens(self, job_id: str) -> int:
         """Return the tokens of a task's last micro-batch; 0 before the first."""

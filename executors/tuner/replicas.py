@@ -139,7 +139,12 @@ class Replicas:
 
     def measured(self, steps: Sequence[TrainingStep]) -> MeasuredStep:
         return measured_step(
-            steps, self.micro_batch_size, self._share_size, self._membership.world, self._nodes
+            steps,
+            self.micro_batch_size,
+            self._share_size,
+            self._membership.world,
+            self._nodes,
+            self._active[0].base,
         )
 
     @property

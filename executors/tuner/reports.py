@@ -3,8 +3,9 @@
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
+from executors.lora.base_model import SharedBase
 from executors.lora.task import BYTES_PER_PARAMETER, AdapterState
 from executors.node.losses import reportable
 from executors.node.run_reports import RunReports
@@ -18,6 +19,7 @@ from executors.tuner.training import TrainingStep
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
 from schemas.merging.commands import JobOrder, TaskAssigned
 from schemas.merging.reports import MeasuredStep, TaskEvaluated
+from schemas.profiles import Precision
 
 _LEAST_S = 1e-6
 """Least duration of a step: the clock may not have moved."""
@@ -97,7 +99,12 @@ class TaskReports:
 
 
 def measured_step(
-    steps: Sequence[TrainingStep], micro_batch_size: int, share_size: int, gpus: int, nodes: int
+    steps: Sequence[TrainingStep],
+    micro_batch_size: int,
+    share_size: int,
+    gpus: int,
+    nodes: int,
+    base: SharedBase,
 ) -> MeasuredStep:
     """Return the measurement of a configuration from its steps.
 
@@ -112,6 +119,8 @@ def measured_step(
         accumulation_steps=max(1, -(-share_size // size)),
         step_s=max(median(step.step_s for step in steps), _LEAST_S),
         exchange_s=median(step.exchange_s for step in steps) if gpus > 1 else 0.0,
+        steps=len(steps),
+        precision=cast(Precision, base.precision) if base.precision in get_args(Precision) else None,
     )
 
 

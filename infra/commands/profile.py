@@ -1,6 +1,7 @@
 """`millrace profile`: measures training steps on this machine, for the tables of a zone or its cell."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -37,6 +38,8 @@ Model = TypeVar("Model", bound=BaseModel)
 DEFAULT_MODEL = "default"
 """Name of the small model that executors make where they are given none."""
 _DIGITS = 6
+_JUMP = 1.1
+"""Least factor beyond the possible growth of a step that is a jump: steps vary."""
 _SOURCE = "millrace/profile"
 _END: Mapping[str, str] = MappingProxyType(
     {
@@ -138,6 +141,8 @@ def profile(
         cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise CommandError(f"{model}, {dataset}: {' '.join(cause.split())}") from error
     key = _checked(ProfileKey, **(found.key | ({} if base_model is None else {"base_model": base_model})))
+    for jump in jumps(found.points):
+        remark(jump)
     rows = zone_rows(key, found.shape, found.points)
     _show(key, rows, found, json)
     if target is None:
@@ -193,6 +198,24 @@ def zone_rows(
         name: [row.model_dump(mode="json") for row in rows]
         for name, rows in (("throughput", throughput), ("speeds", timed), ("memory", memory))
     }
+
+
+def jumps(points: Sequence[ProfilePoint]) -> Iterator[str]:
+    """Yield a warning for each step that took less time than a smaller one, or more than in proportion to its
+    micro-batch: other work of the machine is likely to have delayed one of both.
+
+    Args:
+        points: by ascending micro-batch.
+    """
+    for smaller, larger in pairwise(points):
+        growth = larger.micro_batch_size / smaller.micro_batch_size
+        measured = larger.step_s / smaller.step_s
+        if not 1 / _JUMP <= measured <= growth * _JUMP:
+            yield (
+                f"micro-batch {larger.micro_batch_size} took {measured:.2g} times as long as "
+                f"{smaller.micro_batch_size}, and 1 to {growth:g} times are possible: measure again on an "
+                "idle machine"
+            )
 
 
 def _rounded(value: float) -> float:

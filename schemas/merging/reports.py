@@ -7,6 +7,7 @@ from pydantic import Field
 from schemas.base import Identifier, Record
 from schemas.fleet import Loss, RunReport
 from schemas.merging.workload import MAX_GPUS, Accuracy, Gpus, Iterations
+from schemas.profiles import MeasuredCount, Precision, TokensPerSample
 
 MAX_EMBEDDING = 512
 MAX_TRACE = 1_024
@@ -31,6 +32,14 @@ class MeasuredStep(Record):
     """Median duration of the measured steps, accumulation and exchange included."""
     exchange_s: MeasuredSeconds
     """Part of `step_s` for the exchange of gradients."""
+    # Omitted if unknown, so that reports written before they were added keep their bytes.
+    steps: Annotated[MeasuredCount | None, Field(exclude_if=lambda steps: steps is None)] = None
+    """Number of measured steps."""
+    tokens_per_sample: Annotated[TokensPerSample | None, Field(exclude_if=lambda tokens: tokens is None)] = (
+        None
+    )
+    """Mean number of tokens of a sequence in them."""
+    precision: Annotated[Precision | None, Field(exclude_if=lambda precision: precision is None)] = None
 
 
 class TaskProfiled(RunReport):

@@ -1,7 +1,7 @@
 """Settings of a zone under the merging policy."""
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -23,13 +23,10 @@ _BYTES_PER_KIND = 16 * 1_024
 """Most bytes of a kind of jobs: its losses, its embedding, and results of its jobs."""
 KINDS_KEPT = 128
 """Most kinds of jobs without a live job that are kept, and most kinds whose profiles are kept."""
-_BYTES_PER_SPEED = 64
 MAX_SPEEDS = 4_096
-"""Most offline step times, and most that are kept of the first configuration of jobs."""
-MAX_CONFIGURATIONS = 32
-"""Most configurations of jobs with step times of their own."""
-OWN_SPEEDS = 64
-"""Most step times that are kept of each but the first."""
+"""Most offline step times."""
+_BYTES_PER_SHAPE = 16 * 1_024
+"""Most bytes of the shape of jobs that others are composed from: its modules may have long names."""
 _BYTES_PER_TRANSFER = 128
 TRANSFERS_KEPT = 4_096
 """Most pairs of kinds, with a mode, whose forecasts are kept."""
@@ -55,6 +52,8 @@ class MemoryRow(Record):
 
 class MergingPolicy(PolicySettings):
     """Profiling, forecasts, merging, and allocation of GPUs (Ymir)."""
+
+    takes_profiles: ClassVar = True
 
     kind: Literal["merging"] = "merging"
     scheme: SchemeName = "ymir"
@@ -95,7 +94,7 @@ class MergingPolicy(PolicySettings):
     """Number of records for the embedding of a task."""
     order_timeout_s: OrderTimeoutSeconds = DEFAULT_ORDER_TIMEOUT_S
     speeds: Annotated[tuple[MeasuredStep, ...], Field(max_length=MAX_SPEEDS)] = ()
-    """Step times measured offline, with which the lookup table begins."""
+    """Step times measured offline: they count where nothing was measured on the zone's nodes."""
     outcomes: Annotated[tuple[PastMerge, ...], Field(max_length=MAX_OUTCOMES)] = ()
     """Results of earlier merges, by which gains are forecast until the zone has its own results."""
     memory: Annotated[tuple[MemoryRow, ...], Field(max_length=256)] = ()
@@ -104,11 +103,10 @@ class MergingPolicy(PolicySettings):
     """Seed of schemes that draw random numbers."""
 
     def state_bytes(self, zone: Zone) -> int:
-        """Return the most bytes of the zone's state: kinds of jobs, step times, and nodes."""
+        """Return the most bytes of the zone's state: kinds of jobs, forecasts, and nodes."""
         ids = [node.id for node in zone.nodes]
         nodes = _BYTES_PER_NODE * len(ids) + _IDS_PER_NODE * sum(map(len, ids))
-        speeds = MAX_SPEEDS + MAX_CONFIGURATIONS * OWN_SPEEDS
-        kept = _BYTES_PER_KIND * KINDS_KEPT + _BYTES_PER_SPEED * speeds
+        kept = _BYTES_PER_KIND * KINDS_KEPT + _BYTES_PER_SHAPE
         learned = _BYTES_PER_TRANSFER * (TRANSFERS_KEPT + BARRED_KEPT) + _BYTES_PER_OUTCOME * MAX_OUTCOMES
         return nodes + kept + learned + _BYTES_PER_ADAPTER * LIBRARY_KEPT + _OTHER_BYTES
 

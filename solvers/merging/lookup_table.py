@@ -1,8 +1,8 @@
 """Seconds per optimizer step: the lookup table S(a, cfgs) of the time estimator (Ymir, section 4.3).
 
-The table is seeded with offline measurements and updated by reports of executors: every row is a running
-mean. Of the micro-batches that fit into memory, the fastest is taken. Cells use it, so it is plain arithmetic
-in a fixed order.
+A table begins with offline measurements and has what reports of executors measured besides. Of the
+micro-batches that fit into memory, the fastest is taken. Cells use it, so it is plain arithmetic in a fixed
+order.
 
 A step of a global batch M on a GPUs is s passes of m sequences on each of them, m s a >= M. The last pass
 exchanges gradients:
@@ -18,26 +18,17 @@ the number of GPUs, one within a node and one across nodes.)
 import math
 import statistics
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Generic, NamedTuple, Self, TypeVar
 
 from schemas.merging.problems import StepTime
 from schemas.merging.reports import MeasuredStep
-from schemas.merging.settings import (
-    MAX_CONFIGURATIONS,
-    MAX_SPEEDS,
-    OWN_SPEEDS,
-    STAGES_PER_PIPELINE,
-)
+from schemas.merging.settings import STAGES_PER_PIPELINE
 
-MOST_ROWS: Final = MAX_SPEEDS
-"""Most rows of the reference; beyond it, the row with the oldest measurement is dropped."""
-ROWS_PER_CONFIGURATION: Final = OWN_SPEEDS
-"""Most rows of a configuration besides the reference."""
 LEAST_PASS_S: Final = 1e-6
 """Least duration of a pass: the launch of a single kernel takes longer."""
 WINDOW: Final = 32
-"""Number of latest measurements that a running mean follows, approximately."""
+"""Most reports that offline rows count as together, so that later reports replace them."""
 
 _MOST_PASS_S: Final = 1e6
 _MOST_SCALE: Final = 1_000.0
@@ -72,35 +63,59 @@ def is_possible(measured: MeasuredStep) -> bool:
     return _pass_s(measured) >= LEAST_PASS_S
 
 
-class StepTimeTable:
-    """Rows of one configuration, and interpolation between them."""
+class PassTimes(NamedTuple):
+    """Times of one pass per GPU and of the exchange after it, where they were measured."""
 
-    def __init__(
-        self, state: Mapping[str, list[list[Any]]] | None = None, most_rows: int | None = None
-    ) -> None:
-        state = state or {}
-        most = MOST_ROWS if most_rows is None else most_rows
-        self._passes = RunningMeans[tuple[int, int, int]](state.get("passes", ()), most)
-        """Measured time of a pass without its exchange, by GPUs, nodes and micro-batch."""
-        self._pass_by_size = RunningMeans[tuple[int]](state.get("pass_by_size", ()), most)
-        """Measured time of a pass without its exchange, by micro-batch only."""
-        self._exchanges = RunningMeans[tuple[int, int]](state.get("exchanges", ()), most)
-        """Measured time of an exchange, by GPUs and nodes."""
-        self._sizes: list[int] = []
-        self._lines: dict[int, list[tuple[int, float]]] = {}
-        self._index()
+    gpus: int
+    nodes: int
+    micro_batch_size: int
+    pass_s: float
+    exchange_s: float
 
-    def add(self, measured: MeasuredStep, scale: float = 1.0) -> None:
-        """Add a measurement for which `is_possible` holds.
+    @classmethod
+    def of(cls, measured: MeasuredStep, scale: float = 1.0) -> Self:
+        """Return the times of a measurement for which `is_possible` holds.
 
         Args:
             scale: passes of the measured job over those of the table.
         """
         pass_s = min(max(_pass_s(measured) / scale, LEAST_PASS_S), _MOST_PASS_S)
-        place = (measured.gpus, measured.nodes)
-        self._passes.add((*place, measured.micro_batch_size), pass_s)
-        self._pass_by_size.add((measured.micro_batch_size,), pass_s)
-        self._exchanges.add(place, measured.exchange_s)
+        return cls(measured.gpus, measured.nodes, measured.micro_batch_size, pass_s, measured.exchange_s)
+
+
+class StepTimeTable:
+    """Rows of one shape of jobs, and interpolation between them.
+
+    What it has no row for is composed from the curves of other tables, its *references*: their passes times
+    the ratio of both at the nearest measured micro-batch, and their exchanges.
+    """
+
+    def __init__(self, rows: Iterable[MeasuredStep] = ()) -> None:
+        """Begin with offline rows. Impossible ones are ignored."""
+        self._passes = _Means[tuple[int, int, int]]()
+        """Measured time of a pass without its exchange, by GPUs, nodes and micro-batch."""
+        self._pass_by_size = _Means[tuple[int]]()
+        """Measured time of a pass without its exchange, by micro-batch only."""
+        self._exchanges = _Means[tuple[int, int]]()
+        """Measured time of an exchange, by GPUs and nodes."""
+        self._sizes: list[int] = []
+        self._lines: dict[int, list[tuple[int, float]]] = {}
+        for row in rows:
+            if is_possible(row):
+                self.add(PassTimes.of(row))
+        for means in (self._passes, self._pass_by_size, self._exchanges):
+            means.limit(WINDOW)
+
+    def __bool__(self) -> bool:
+        """Return whether there is a row."""
+        return len(self._pass_by_size) > 0
+
+    def add(self, times: PassTimes, reports: float = 1.0) -> None:
+        """Add the mean times of some reports."""
+        place = (times.gpus, times.nodes)
+        self._passes.add((*place, times.micro_batch_size), times.pass_s, reports)
+        self._pass_by_size.add((times.micro_batch_size,), times.pass_s, reports)
+        self._exchanges.add(place, times.exchange_s, reports)
         self._sizes = []
 
     def step(
@@ -110,23 +125,40 @@ class StepTimeTable:
         batch_size: int,
         most_micro_batch: int,
         scale: float = 1.0,
-        reference: "StepTimeTable | None" = None,
+        references: Sequence["StepTimeTable"] = (),
     ) -> AccumulatedStep:
-        """Return the fastest way to do an optimizer step, see `LookupTable.step`.
+        """Return the fastest way to do an optimizer step.
 
         Args:
-            reference: table of another configuration, whose curves are used where this one has no row.
+            gpus: a, over all nodes, at least as many as `nodes`.
+            nodes: number of nodes with these GPUs.
+            batch_size: M, sequences per optimizer step.
+            most_micro_batch: the largest m that fits into the memory of a GPU.
+            scale: factor of this job, see `scale_of`.
+            references: tables of other shapes, whose curves are used where this one has no row, and none of
+                which is empty; the first that has a row.
+
+        Raises:
+            LookupError: there is no row to forecast it from.
+            ValueError: a number is below 1, or there are more nodes than GPUs.
         """
-        for table in (self,) if reference is None else (self, reference):
+        if not 1 <= nodes <= gpus or batch_size < 1 or most_micro_batch < 1:
+            raise ValueError(
+                f"{gpus} GPUs on {nodes} nodes, batch {batch_size}, micro-batch {most_micro_batch}: all must "
+                "be at least 1, with a GPU on each node"
+            )
+        if not self:
+            raise LookupError("the lookup table is empty: give it offline profiles, or profile a job")
+        for table in (self, *references):
             table._index()
-        exchange_s = self._exchange_s(gpus, nodes, reference)
+        exchange_s = self._exchange_s(gpus, nodes, references)
         share = -(-batch_size // gpus)
         size, best = min(share, most_micro_batch), None
         while True:
             steps = -(-share // size)
             # The smallest micro-batch with this number of steps wastes least.
             size = -(-share // steps)
-            step_s = steps * scale * self._pass_s(gpus, nodes, size, reference) + exchange_s
+            step_s = steps * scale * self._pass_s(gpus, nodes, size, references) + exchange_s
             if best is None or step_s < best.step_s:
                 best = AccumulatedStep(step_s, size, steps)
             if size == 1:
@@ -134,8 +166,9 @@ class StepTimeTable:
             size -= 1
 
     def scale_of(self, measured: Sequence[MeasuredStep]) -> float:
-        """Return the passes of a job over those of the table: the median over the micro-batches that both
-        have, or 1 without any. Other micro-batches would mix the curve of passes with the level."""
+        """Return the passes of a job over those of the table, since jobs of one shape differ in their data:
+        the median over the micro-batches that both have, or 1 without any. Other micro-batches would mix the
+        curve of passes with the level."""
         ratios = [
             _pass_s(one) / self._pass_by_size[one.micro_batch_size,]
             for one in measured
@@ -143,26 +176,22 @@ class StepTimeTable:
         ]
         return min(max(statistics.median(ratios), 1 / _MOST_SCALE), _MOST_SCALE) if ratios else 1.0
 
-    def state(self) -> dict[str, list[list[Any]]]:
-        return {
-            "passes": self._passes.state(),
-            "pass_by_size": self._pass_by_size.state(),
-            "exchanges": self._exchanges.state(),
-        }
-
-    def _pass_s(self, gpus: int, nodes: int, size: int, reference: "StepTimeTable | None" = None) -> float:
+    def _pass_s(self, gpus: int, nodes: int, size: int, references: Sequence["StepTimeTable"] = ()) -> float:
         measured = self._passes.get((gpus, nodes, size))
         if measured is None:
             measured = self._pass_by_size.get((size,))
         if measured is not None:
             return measured
-        if reference is None:
+        if not references:
             return self._pass_between(size)
         # The nearest measured micro-batch shows how much longer a pass is than in the reference.
         at = bisect_left(self._sizes, size)
         near = min(self._sizes[max(at - 1, 0) : at + 1], key=lambda one: abs(one - size))
+        first, others = references[0], references[1:]
         return (
-            reference._pass_s(gpus, nodes, size) * self._pass_by_size[near,] / reference._pass_s(1, 1, near)
+            first._pass_s(gpus, nodes, size, others)
+            * self._pass_by_size[near,]
+            / first._pass_s(1, 1, near, others)
         )
 
     def _pass_between(self, size: int) -> float:
@@ -182,14 +211,15 @@ class StepTimeTable:
         # The largest two may be close to each other: the slope of all is less noisy.
         return max(_line(size, first, times[first,], last, times[last,]), times[last,])
 
-    def _exchange_s(self, gpus: int, nodes: int, reference: "StepTimeTable | None" = None) -> float:
+    def _exchange_s(self, gpus: int, nodes: int, references: Sequence["StepTimeTable"] = ()) -> float:
         if gpus == 1:
             return 0.0
         measured = self._exchanges.get((gpus, nodes))
         if measured is not None:
             return measured
+        # Adapters of one base model have gradients of similar sizes, whatever the passes take.
+        reference = next((table for table in references if table._lines), None)
         if reference is not None:
-            # Adapters of one base model have gradients of similar sizes, whatever the passes take.
             return reference._exchange_s(gpus, nodes)
         for line in (nodes, _ACROSS if nodes > 1 else 1, 1, _ACROSS):
             points = self._lines.get(line, [])
@@ -213,19 +243,21 @@ class StepTimeTable:
         }
 
 
-class RunningMeans(Generic[K]):
-    """Running means by key, the last updated at the end."""
+class _Means(Generic[K]):
+    """Means by key."""
 
-    def __init__(self, state: Iterable[Sequence[Any]], most_rows: int) -> None:
-        self._most_rows = most_rows
-        self._means: dict[K, tuple[float, int]] = {tuple(key): (mean, n) for *key, mean, n in state}  # type: ignore[misc]
+    def __init__(self) -> None:
+        self._means: dict[K, tuple[float, float]] = {}
+        """Mean and number of reports by key."""
 
-    def add(self, key: K, value: float) -> None:
-        mean, count = self._means.pop(key, (0.0, 0))
-        count = min(count + 1, WINDOW)
-        self._means[key] = (mean + (value - mean) / count, count)
-        if len(self._means) > self._most_rows:
-            del self._means[next(iter(self._means))]
+    def add(self, key: K, value: float, reports: float) -> None:
+        mean, count = self._means.get(key, (0.0, 0.0))
+        count += reports
+        self._means[key] = (mean + (value - mean) * (reports / count), count)
+
+    def limit(self, most: float) -> None:
+        """Count each mean as of `most` reports at most."""
+        self._means = {key: (mean, min(count, most)) for key, (mean, count) in self._means.items()}
 
     def get(self, key: K) -> float | None:
         found = self._means.get(key)
@@ -239,9 +271,6 @@ class RunningMeans(Generic[K]):
 
     def __len__(self) -> int:
         return len(self._means)
-
-    def state(self) -> list[list[Any]]:
-        return [[*key, mean, count] for key, (mean, count) in self._means.items()]
 
 
 def _pass_s(measured: MeasuredStep) -> float:
@@ -262,124 +291,12 @@ def _line(at: float, left: float, low: float, right: float, high: float) -> floa
     return low + (high - low) * (at - left) / (right - left)
 
 
-MOST_CONFIGURATIONS: Final = MAX_CONFIGURATIONS
-
-
-class Configuration(NamedTuple):
-    """Shape of a job's training, except its batch, that changes the duration of its steps."""
-
-    frozen_layers: int = 0
-    gradient_checkpointing: bool = False
-    pipeline: bool = False
-    sequence_class: int = 0
-    """Length of its sequences, see `sequence_class`; 0 for rows of unknown length."""
-
-
 def sequence_class(tokens: int) -> int:
     """Return the class of a sequence length: its binary logarithm, rounded up."""
     return (tokens - 1).bit_length()
 
 
-class LookupTable:
-    """Table S(a, cfgs) of one base model on one type of GPU.
-
-    Each configuration has rows of its own. Where a configuration without pipelines has none, the curves of
-    the first one are used, the *reference*: its passes times the ratio of both at the nearest measured
-    micro-batch, and its exchanges. Pipelines have other curves, by the number of pipelines instead of GPUs.
-    """
-
-    def __init__(self) -> None:
-        self._by_configuration: dict[Configuration, StepTimeTable] = {}
-        self._reference: Configuration | None = None
-
-    def has(self, configuration: Configuration) -> bool:
-        """Return whether there is a row to forecast a configuration from."""
-        return self._reference is not None or configuration in self._by_configuration
-
-    def observe(self, configuration: Configuration, measured: MeasuredStep, scale: float = 1.0) -> None:
-        """Add a measurement, offline rows first, then reports. An impossible one is ignored.
-
-        Args:
-            scale: factor of the job, see `scale_of`.
-        """
-        row = _of_pipelines(measured) if configuration.pipeline else measured
-        if row is None or not is_possible(row):
-            return
-        rows = self._by_configuration.get(configuration)
-        if rows is None:
-            if self._reference is None and not configuration.pipeline:
-                self._reference = configuration
-            rows = self._by_configuration[configuration] = StepTimeTable(
-                most_rows=self._most_rows(configuration)
-            )
-            if len(self._by_configuration) > MOST_CONFIGURATIONS:
-                del self._by_configuration[next(c for c in self._by_configuration if c != self._reference)]
-        rows.add(row, scale)
-
-    def step(
-        self,
-        configuration: Configuration,
-        gpus: int,
-        nodes: int,
-        batch_size: int,
-        most_micro_batch: int,
-        scale: float = 1.0,
-    ) -> AccumulatedStep:
-        """Return the fastest way to do an optimizer step.
-
-        Args:
-            configuration: configuration of the job.
-            gpus: a, over all nodes, at least as many as `nodes`.
-            nodes: number of nodes with these GPUs.
-            batch_size: M, sequences per optimizer step.
-            most_micro_batch: the largest m that fits into the memory of a GPU.
-            scale: factor of this job, see `scale_of`.
-
-        Raises:
-            LookupError: there is no row to forecast it from.
-            ValueError: a number is below 1, or there are more nodes than GPUs.
-        """
-        if not 1 <= nodes <= gpus or batch_size < 1 or most_micro_batch < 1:
-            raise ValueError(
-                f"{gpus} GPUs on {nodes} nodes, batch {batch_size}, micro-batch {most_micro_batch}: all must "
-                "be at least 1, with a GPU on each node"
-            )
-        own = self._by_configuration.get(configuration)
-        reference = None if self._reference is None else self._by_configuration[self._reference]
-        if own is None:
-            if reference is None:
-                raise LookupError("the lookup table is empty: give it offline profiles, or profile a job")
-            return reference.step(gpus, nodes, batch_size, most_micro_batch, scale)
-        if configuration.pipeline:
-            pipelines = max(gpus // STAGES_PER_PIPELINE, 1)
-            return own.step(pipelines, min(nodes, pipelines), batch_size, most_micro_batch, scale)
-        like = None if own is reference else reference
-        return own.step(gpus, nodes, batch_size, most_micro_batch, scale, like)
-
-    def scale_of(self, configuration: Configuration, measured: Sequence[MeasuredStep]) -> float:
-        """Return the passes of a job over those of its configuration, see `StepTimeTable.scale_of`: jobs of
-        one configuration differ in their data. It is 1 for the first job of a configuration."""
-        own = self._by_configuration.get(configuration)
-        rows = map(_of_pipelines, measured) if configuration.pipeline else measured
-        return 1.0 if own is None else own.scale_of([row for row in rows if row is not None])
-
-    def state(self) -> list[Any]:
-        """Return the state as lists of plain values."""
-        return [[*configuration, rows.state()] for configuration, rows in self._by_configuration.items()]
-
-    def restore(self, state: Iterable[Sequence[Any]]) -> None:
-        self._by_configuration, self._reference = {}, None
-        for *fields, rows in state:
-            configuration = Configuration(*fields)
-            if self._reference is None and not configuration.pipeline:
-                self._reference = configuration
-            self._by_configuration[configuration] = StepTimeTable(rows, self._most_rows(configuration))
-
-    def _most_rows(self, configuration: Configuration) -> int:
-        return MOST_ROWS if configuration == self._reference else ROWS_PER_CONFIGURATION
-
-
-def _of_pipelines(measured: MeasuredStep) -> MeasuredStep | None:
+def of_pipelines(measured: MeasuredStep) -> MeasuredStep | None:
     """Return a measurement by pipelines instead of GPUs; None if it is not of whole pipelines. A single
     pipeline exchanges no gradients."""
     pipelines, rest = divmod(measured.gpus, STAGES_PER_PIPELINE)

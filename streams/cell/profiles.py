@@ -1,72 +1,37 @@
 """The profile store of a cell: measured steps of kinds of jobs, from its own runs and from profilers."""
 
 import hashlib
-from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, median_high, median_low
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
-from schemas.cells import MAX_PROFILE_READINGS
-from schemas.profiles import MeasuredSteps, ProfileKey, ProfileReported
+from schemas.cells import MAX_PROFILE_READINGS, Zone
+from schemas.profiles import Precision, ProfileKey, ProfileReported
 from solvers.common.interpolation import interpolated
+from streams.cell.readings import (
+    OTHERS_AT_LEAST,
+    MeasuredReadings,
+    Place,
+    PublishedReadings,
+    Reading,
+    StepSetting,
+)
 
 _DIGEST_BYTES = 16
-_WINDOW_STEPS = 1_000
+WINDOW_STEPS = 1_000
 """Largest weight of the past in a running mean, in steps."""
-OTHERS_AT_LEAST = 3
-"""Users whose runs must agree before they count for another user: one of three cannot move the median beyond
-the measurements of the others."""
 DISAGREEMENT_FACTOR = 1.5
 """Factor between a measured and an offline duration from which they disagree, and from a measured memory to a
 larger offline one. Then runs of the zone's own nodes count, and the profile does not."""
 MOST_ERROR = 1.0
 """Largest relative error of an interpolation that counts; it is also that of one whose error is unknown."""
-_WRITERS_AT_LEAST = 8
-"""Writers that share the store: in a full one, a writer with more than this part of it displaces itself."""
-_PROFILER = b"p"
-"""Prefix of the digests of profilers, by which they are longer than those of users."""
+_PUBLISHED_PART = 4
+"""Part of the store for published readings: they never displace measured ones."""
 
 Source = Literal["measured", "offline"]
 """Source of a reading. `measured`: by nodes of the zone, in runs that the cell ordered. `offline`: from the
 topic `profiles`."""
-
-
-class StepSetting(NamedTuple):
-    """A configuration in which a step was measured."""
-
-    gpu_type: str
-    micro_batch_size: int
-    gpus: int = 1
-    nodes: int = 1
-
-
-class Reading(NamedTuple):
-    """A running mean of the steps of one writer in one configuration; see `ProfilePoint`."""
-
-    step_s: float
-    steps: int
-    tokens_per_sample: float
-    exchange_s: float = 0.0
-    memory_gib: float | None = None
-    """Largest of all reports; None if never measured."""
-    loader_s: float | None = None
-
-    @classmethod
-    def of(cls, steps: MeasuredSteps, memory_gib: float | None = None) -> Self:
-        """Return the reading of a run's steps, for one pass per GPU; see `ProfilePoint`."""
-        return cls(
-            step_s=(steps.step_s - steps.exchange_s) / steps.passes + steps.exchange_s,
-            steps=steps.steps,
-            tokens_per_sample=steps.tokens_per_sample,
-            exchange_s=steps.exchange_s,
-            memory_gib=memory_gib,
-            loader_s=None if steps.loader_s is None else steps.loader_s / steps.passes,
-        )
-
-    def samples_per_s(self, setting: StepSetting) -> float:
-        """Return the sequences per second of all GPUs of its configuration."""
-        return setting.gpus * setting.micro_batch_size / self.step_s
 
 
 class Estimate(NamedTuple):
@@ -91,30 +56,20 @@ class Estimate(NamedTuple):
 
 
 class ProfileStore:
-    """The last measurements of a cell, by zone, kind of jobs, writer and configuration.
+    """The last measurements of a cell, by zone, kind of jobs, writer and configuration, at most `limit`.
 
-    A user's runs are kept apart from those of others, and from profilers. Beyond `limit`, one reading is
-    forgotten for each new one, the least recently updated of the first of these that there are:
-
-    1. those of the writer with most, if it has more than an eighth of the store;
-    2. those of the configuration of a kind with most writers, if it has more than are needed to count, and
-       more than there are unconfirmed readings;
-    3. unconfirmed ones, which no other writer has in this configuration of the kind;
-    4. all but the new one.
-
-    So a writer never displaces confirmed readings of others, nor do many with one reading each. Many that
-    confirm each other on ever new kinds could.
+    A user's runs are kept apart from those of others, and from profilers, which have a quarter of the store:
+    see `MeasuredReadings` and `PublishedReadings` for what a full store forgets.
     """
 
     def __init__(self, limit: int = MAX_PROFILE_READINGS) -> None:
-        self._limit = limit
-        self._readings: OrderedDict[tuple[bytes, bytes, StepSetting], Reading] = OrderedDict()
-        """By kind, writer and configuration, least recently updated first."""
-        self._kinds: dict[bytes, set[tuple[bytes, bytes, StepSetting]]] = {}
-        self._held: Counter[bytes] = Counter()
-        """Number of readings by writer."""
-        self._writers: Counter[tuple[bytes, StepSetting]] = Counter()
-        """Number of writers by kind and configuration."""
+        published = limit // _PUBLISHED_PART
+        self._measured, self._published = MeasuredReadings(limit - published), PublishedReadings(published)
+
+    @property
+    def changes(self) -> int:
+        """Number of changes since the start: without any, it has the same readings."""
+        return self._measured.changes + self._published.changes
 
     def publish(self, event: ProfileReported) -> None:
         """Add an offline profile, in place of earlier readings of its configurations."""
@@ -128,13 +83,15 @@ class ProfileStore:
                 point.memory_gib,
                 point.loader_s,
             )
-            self._put((_kind(event.zone, event.key), _profiler(event.profiler), setting), reading)
+            self._published.put(
+                Place(_kind(event.zone, event.key), _digest(event.profiler), setting), reading
+            )
 
     def measure(self, zone: str, key: ProfileKey, user: str, setting: StepSetting, new: Reading) -> None:
         """Add steps of a run of a user's job to their running mean."""
-        at = (_kind(zone, key), _writer(user), setting)
-        old, new = self._readings.get(at), new._replace(steps=min(new.steps, _WINDOW_STEPS))
-        self._put(at, new if old is None else _mean(old, new))
+        at = Place(_kind(zone, key), _digest(user), setting)
+        old, new = self._measured.held.get(at), new._replace(steps=min(new.steps, WINDOW_STEPS))
+        self._measured.put(at, new if old is None else _mean(old, new))
 
     def offline(self, zone: str, key: ProfileKey) -> dict[StepSetting, Reading]:
         """Return the offline readings of a kind, by configuration: of several profilers, the lower median.
@@ -144,10 +101,9 @@ class ProfileStore:
         """
         by_writer: dict[bytes, dict[StepSetting, Reading]] = {}
         kind = _kind(zone, key)
-        for at in sorted(self._kinds.get(kind, ())):
-            if _is_profiler(at[1]):
-                by_writer.setdefault(at[1], {})[at[2]] = self._readings[at]
-        runs = self._of(kind, lambda _: True, 1) if by_writer else {}
+        for at, reading in self._published.of(kind):
+            by_writer.setdefault(at.writer, {})[at.setting] = reading
+        runs = self.measured(zone, key) if by_writer else {}
         found: dict[StepSetting, list[Reading]] = {}
         for readings in by_writer.values():
             refuted = {
@@ -160,13 +116,17 @@ class ProfileStore:
                     found.setdefault(setting, []).append(reading)
         return {setting: _lower_median(each) for setting, each in found.items()}
 
+    def measured(self, zone: str, key: ProfileKey) -> dict[StepSetting, Reading]:
+        """Return the medians of the runs of all users, by configuration."""
+        return self._of(_kind(zone, key), lambda _: True, 1)
+
     def own(self, zone: str, key: ProfileKey, user: str) -> dict[StepSetting, Reading]:
         """Return the readings of a user's own runs, by configuration."""
-        return self._of(_kind(zone, key), lambda writer: writer == _writer(user), 1)
+        return self._of(_kind(zone, key), lambda writer: writer == _digest(user), 1)
 
     def others(self, zone: str, key: ProfileKey, user: str) -> dict[StepSetting, Reading]:
         """Return the medians of the runs of other users, by configuration, where there are enough users."""
-        own = _writer(user)
+        own = _digest(user)
         return self._of(_kind(zone, key), lambda writer: writer != own, OTHERS_AT_LEAST)
 
     def _of(
@@ -174,69 +134,24 @@ class ProfileStore:
     ) -> dict[StepSetting, Reading]:
         """Return the medians of the runs of some users, by configuration."""
         found: dict[StepSetting, list[Reading]] = {}
-        for at in sorted(self._kinds.get(kind, ())):
-            if not _is_profiler(at[1]) and includes(at[1]):
-                found.setdefault(at[2], []).append(self._readings[at])
+        for at, reading in self._measured.of(kind):
+            if includes(at.writer):
+                found.setdefault(at.setting, []).append(reading)
         return {setting: _median(each) for setting, each in found.items() if len(each) >= at_least}
-
-    def _put(self, at: tuple[bytes, bytes, StepSetting], reading: Reading) -> None:
-        kind, writer, setting = at
-        if at not in self._readings:
-            self._kinds.setdefault(kind, set()).add(at)
-            self._held[writer] += 1
-            self._writers[kind, setting] += 1
-        self._readings[at] = reading
-        self._readings.move_to_end(at)
-        while len(self._readings) > self._limit:
-            self._forget(self._least_needed(at))
-
-    def _least_needed(self, new: tuple[bytes, bytes, StepSetting]) -> tuple[bytes, bytes, StepSetting]:
-        """Return the reading to forget: never the new one, since kinds that are new to a full store would
-        never get in."""
-        if (most := max(self._held.values())) > self._limit / _WRITERS_AT_LEAST:
-            return next(at for at in self._readings if self._held[at[1]] == most)
-        is_new_alone = self._writers[new[0], new[2]] == 1
-        unconfirmed = sum(writers == 1 for writers in self._writers.values()) - is_new_alone
-        largest = max(self._writers.values())
-        if largest > max(unconfirmed, OTHERS_AT_LEAST + 1):
-            return next(at for at in self._readings if at != new and self._writers[at[0], at[2]] == largest)
-        return next(
-            at for at in self._readings if at != new and (not unconfirmed or self._writers[at[0], at[2]] == 1)
-        )
-
-    def _forget(self, at: tuple[bytes, bytes, StepSetting]) -> None:
-        kind, writer, setting = at
-        del self._readings[at]
-        self._kinds[kind].remove(at)
-        if not self._kinds[kind]:
-            del self._kinds[kind]
-        self._held[writer] -= 1
-        if not self._held[writer]:
-            del self._held[writer]
-        self._writers[kind, setting] -= 1
-        if not self._writers[kind, setting]:
-            del self._writers[kind, setting]
 
     def state(self) -> list[Any]:
         """Return everything, in types that msgpack writes."""
-        return [
-            [kind, writer, list(setting), list(reading)]
-            for (kind, writer, setting), reading in self._readings.items()
-        ]
+        return [self._measured.state(), self._published.state()]
 
     def restore(self, state: list[Any]) -> None:
         """Set the state, of an equal limit."""
-        self._readings.clear()
-        self._kinds.clear()
-        self._held.clear()
-        self._writers.clear()
-        for kind, writer, setting, reading in state:
-            self._put((kind, writer, StepSetting(*setting)), Reading(*reading))
+        measured, published = state
+        self._measured.restore(measured)
+        self._published.restore(published)
 
     def describe(self) -> dict[str, int]:
         """Describe it for an operator: the number of readings by source."""
-        offline = sum(count for writer, count in self._held.items() if _is_profiler(writer))
-        return {"measured": len(self._readings) - offline, "offline": offline}
+        return {"measured": len(self._measured.held), "offline": len(self._published.held)}
 
 
 @dataclass(frozen=True)
@@ -249,6 +164,15 @@ class ZoneProfiles:
     def measure(self, key: ProfileKey, user: str, setting: StepSetting, new: Reading) -> None:
         """Add steps of a run of a user's job, as `ProfileStore.measure`."""
         self.store.measure(self.zone, key, user, setting, new)
+
+    @property
+    def changes(self) -> int:
+        """Number of changes of the store since the start."""
+        return self.store.changes
+
+    def measured(self, key: ProfileKey) -> dict[StepSetting, Reading]:
+        """Return the medians of the runs of all users, by configuration."""
+        return self.store.measured(self.zone, key)
 
     def own(self, key: ProfileKey, user: str) -> dict[StepSetting, Reading]:
         """Return the readings of a user's own runs, by configuration."""
@@ -270,6 +194,12 @@ class ZoneProfiles:
             offline |= self.offline(key)
             measured |= self.others(key, user) | self.own(key, user)
         return offline | measured
+
+
+def precision_of(zone: Zone) -> Precision:
+    """Return the type of the numbers of a pass, as the dimensions of a zone's base model state it."""
+    base = zone.base_dimensions
+    return "float32" if base is not None and base.activation_bytes == 4 else "bfloat16"
 
 
 def estimated(readings: Mapping[StepSetting, Reading], at: StepSetting) -> Estimate | None:
@@ -297,7 +227,7 @@ def estimated(readings: Mapping[StepSetting, Reading], at: StepSetting) -> Estim
         reading = Reading(
             step_s.value,
             steps=min(each.steps for each in along.values()),
-            tokens_per_sample=median(each.tokens_per_sample for each in along.values()),
+            tokens_per_sample=None,
             memory_gib=None if memory_gib is None else memory_gib.value,
         )
         return Estimate(
@@ -330,8 +260,8 @@ def _mean(old: Reading, new: Reading) -> Reading:
 
     return Reading(
         step_s=old.step_s * (1 - part) + new.step_s * part,
-        steps=min(old.steps + new.steps, _WINDOW_STEPS),
-        tokens_per_sample=old.tokens_per_sample * (1 - part) + new.tokens_per_sample * part,
+        steps=min(old.steps + new.steps, WINDOW_STEPS),
+        tokens_per_sample=mixed(old.tokens_per_sample, new.tokens_per_sample),
         exchange_s=old.exchange_s * (1 - part) + new.exchange_s * part,
         memory_gib=_largest(old.memory_gib, new.memory_gib),
         loader_s=mixed(old.loader_s, new.loader_s),
@@ -344,11 +274,12 @@ def _largest(one: float | None, other: float | None) -> float | None:
 
 def _median(readings: list[Reading]) -> Reading:
     memories = [reading.memory_gib for reading in readings if reading.memory_gib is not None]
+    tokens = [reading.tokens_per_sample for reading in readings if reading.tokens_per_sample is not None]
     loaders = [reading.loader_s for reading in readings if reading.loader_s is not None]
     return Reading(
         step_s=median(reading.step_s for reading in readings),
         steps=sum(reading.steps for reading in readings),
-        tokens_per_sample=median(reading.tokens_per_sample for reading in readings),
+        tokens_per_sample=median(tokens) if tokens else None,
         exchange_s=median(reading.exchange_s for reading in readings),
         memory_gib=median_high(memories) if len(memories) >= min(len(readings), OTHERS_AT_LEAST) else None,
         loader_s=median(loaders) if loaders else None,
@@ -369,15 +300,3 @@ def _digest(*parts: str) -> bytes:
 
 def _kind(zone: str, key: ProfileKey) -> bytes:
     return _digest(zone, key.model_dump_json())
-
-
-def _writer(user: str) -> bytes:
-    return _digest(user)
-
-
-def _profiler(name: str) -> bytes:
-    return _PROFILER + _digest(name)
-
-
-def _is_profiler(writer: bytes) -> bool:
-    return len(writer) > _DIGEST_BYTES

@@ -73,9 +73,13 @@ def moe_zone(nodes: int = 2, **policy: Any) -> Zone:
     )
 
 
-def training(ranks: int = 2, samples: int = 1_000) -> MoeTrainWorkload:
+def training(ranks: int = 2, samples: int = 1_000, **fields: Any) -> MoeTrainWorkload:
     return MoeTrainWorkload(
-        work_samples=samples, model="tiny", dataset=Dataset(path="data.jsonl", samples=100), ranks=ranks
+        work_samples=samples,
+        model="tiny",
+        dataset=Dataset(path="data.jsonl", samples=100),
+        ranks=ranks,
+        **fields,
     )
 
 

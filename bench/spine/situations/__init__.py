@@ -11,6 +11,7 @@ from schemas.cells import CellConfigured, Tariff, Zone
 from schemas.clock import ClockTicked
 from schemas.codec import Envelope
 from schemas.fleet import NodeOnline
+from schemas.profiles import ProfileAccepted, ProfileReported
 from streams.cell.cell import Cell, LedgerEvent
 
 ZONE = "z"
@@ -61,6 +62,11 @@ class CellHistory:
         for event in events:
             decided += [decision.outcome for decision in self.cell.handle(self._entry(event))]
         return decided
+
+    def publish(self, *profiles: ProfileReported) -> None:
+        """Publish profiles that the cell accepts."""
+        accepted = self.send(*profiles)
+        assert all(isinstance(outcome, ProfileAccepted) for outcome in accepted), accepted
 
     def tick(self, time_s: float) -> list[Outcome]:
         """Advance the clock."""

@@ -15,6 +15,7 @@ from schemas.fleet import NodeOffline, NodeOnline, NodeSilent, RunFinished, RunS
 from schemas.inference import MAX_SERVERS, CapacityOffered, CapacityReclaimed, InferenceLoadReported
 from schemas.jobs import JobQuoteRequested, JobSubmitted
 from schemas.lora import Dataset
+from schemas.profiles import ProfileKey, ProfilePoint, ProfileReported, sequence_class
 from streams.policies.inference.kind import InferencePolicy
 
 _POLICY = "elastic"
@@ -23,6 +24,7 @@ _SCHEMES: tuple[SchemeName, ...] = ("lyra", "lyra", "lyra", "fifo", "gandiva", "
 _INTERVAL_S = 60.0
 _LOST = 4
 """Inverse share of the nodes that fail."""
+_MODELS = 8
 _DATASET = Dataset(path="data.jsonl", samples=1_000)
 
 
@@ -79,6 +81,50 @@ def elastic_situations(rng: random.Random, jobs: int) -> Iterator[Situation]:
     )
     history.tick(100_000.0)
     yield history.before(_POLICY, f"second round: {what}", ClockTicked(cell=CELL, time_s=100_060.0))
+
+
+def round_of(rng: random.Random, jobs: int, has_curves: bool) -> Situation:
+    """Return the first round of `jobs` waiting jobs of eight models; with curves, published profiles of the
+    models take the place of declared speeds."""
+    history = CellHistory(cell_of(_zone(100, "lyra")), ("elastic",))
+    if has_curves:
+        history.publish(*(_profile(model) for model in range(_MODELS)))
+    for number in range(jobs):
+        submitted = _submitted(rng, f"job{number}", f"user{number % 50}", 16)
+        changes = {"model": f"model{number % _MODELS}", "samples_per_s": None if has_curves else 1.0}
+        workload = submitted.workload.model_copy(update=changes)
+        history.send(submitted.model_copy(update={"workload": workload}))
+    return history.before(_POLICY, "round", ClockTicked(cell=CELL, time_s=_INTERVAL_S))
+
+
+def _profile(model: int) -> ProfileReported:
+    """Return a profile by which a GPU takes somewhat longer than a second for a sequence."""
+    shape = TrainingHyperparameters(global_batch_size=64)
+    return ProfileReported(
+        cell=CELL,
+        zone=ZONE,
+        profiler="bench",
+        key=ProfileKey(
+            base_model=f"model{model}",
+            sequence_tokens=sequence_class(shape.sequence_length),
+            rank=0,
+            target_modules=(),
+            precision="bfloat16",
+        ),
+        points=tuple(
+            ProfilePoint(
+                gpu_type="fast",
+                gpus=gpus,
+                micro_batch_size=size,
+                step_s=0.3 + size + 0.05 * (gpus - 1),
+                exchange_s=0.05 * (gpus - 1),
+                tokens_per_sample=shape.sequence_length,
+                steps=20,
+            )
+            for gpus in (1, 2, 4, 8)
+            for size in (1, 4, 8)
+        ),
+    )
 
 
 def _start_assigned(history: CellHistory, time_s: float) -> list[WorkersAssigned]:

@@ -17,7 +17,9 @@ from schemas.merging.problems import MergeProblem, MergeSolution, RivalProblem, 
 from schemas.merging.reports import MeasuredStep, TaskProfiled
 from schemas.merging.settings import MergingPolicy, SchemeName
 from schemas.merging.workload import MergingTerms, TrainingTarget, TuningHyperparameters, TuningWorkload
+from schemas.profiles import ProfilePoint, ProfileReported
 from schemas.solves import SolveFinished, SolveRequested
+from streams.policies.merging.speeds import profile_key
 
 _POLICY = "merging"
 _GPUS = 8
@@ -32,11 +34,7 @@ def merging_situations(rng: random.Random, jobs: int) -> Iterator[Situation]:
     scheme = rng.choice(_SCHEMES)
     what = f"{scheme}, {nodes * _GPUS} GPUs, {jobs} jobs of {kinds} kinds"
     history = CellHistory(cell_of(_zone(nodes, scheme)), ("tuner",))
-    for number in range(kinds):
-        _answered(history, history.send(_submitted(f"j{number}", number, rng)))
-        _answered(history, history.tick(float(number)))
-    for number in range(kinds, jobs):
-        history.send(_submitted(f"j{number}", number % kinds, rng))
+    _submit(history, rng, jobs, kinds)
     request_s = 10 * _INTERVAL_S
     yield history.before(_POLICY, f"question: {what}", ClockTicked(cell=CELL, time_s=request_s))
     request = _answered(history, history.tick(request_s))
@@ -56,28 +54,74 @@ def merging_situations(rng: random.Random, jobs: int) -> Iterator[Situation]:
     )
 
 
+def question_of(rng: random.Random, jobs: int, has_curves: bool) -> Situation:
+    """Return the first question to a solver about `jobs` jobs of 128 kinds; with curves, steps of their shape
+    on one to eight GPUs are published."""
+    history = CellHistory(cell_of(_zone(32, "ymir")), ("tuner",))
+    if has_curves:
+        history.publish(_published())
+    _submit(history, rng, jobs, kinds=128)
+    return history.before(_POLICY, "question", ClockTicked(cell=CELL, time_s=10 * _INTERVAL_S))
+
+
+def _published() -> ProfileReported:
+    """Return a profile that agrees with `_profile`."""
+    workload = _workload(0)
+    return ProfileReported(
+        cell=CELL,
+        zone=ZONE,
+        profiler="bench",
+        key=profile_key(workload, "bfloat16"),
+        points=tuple(
+            ProfilePoint(
+                gpu_type="V",
+                gpus=gpus,
+                micro_batch_size=size,
+                step_s=0.2 + 0.1 * size + 0.02 * (gpus - 1),
+                exchange_s=0.02 * (gpus - 1),
+                tokens_per_sample=20.0,
+                steps=20,
+            )
+            for gpus in (1, 2, 4, 8)
+            for size in (1, 4, 8)
+        ),
+    )
+
+
+def _submit(history: CellHistory, rng: random.Random, jobs: int, kinds: int) -> None:
+    """Submit jobs, the first of each kind with its profile run."""
+    for number in range(kinds):
+        _answered(history, history.send(_submitted(f"j{number}", number, rng)))
+        _answered(history, history.tick(float(number)))
+    for number in range(kinds, jobs):
+        history.send(_submitted(f"j{number}", number % kinds, rng))
+
+
 def _zone(nodes: int, scheme: SchemeName) -> Zone:
     return Zone(
         id=ZONE,
         base_model="tiny",
         base_model_memory_gib=0.5,
-        gpu_types=(GpuType(name="V", samples_per_s=4.0, memory_gib=32.0 * _GPUS, gpus=_GPUS),),
+        gpu_types=(GpuType(name="V", samples_per_s=400.0, memory_gib=32.0 * _GPUS, gpus=_GPUS),),
         nodes=tuple(Node(id=f"n{number}", gpu_type="V", tariff=FREE.name) for number in range(nodes)),
         policy=MergingPolicy(scheme=scheme, interval_s=_INTERVAL_S, idle_interval_s=None, prewarm_s=0.0),
     )
 
 
 def _submitted(job_id: str, kind: int, rng: random.Random) -> JobSubmitted:
-    workload = TuningWorkload(
+    user = f"user{rng.randrange(50)}"
+    return JobSubmitted(
+        cell=CELL, job_id=job_id, user=user, zone=ZONE, workload=_workload(kind), terms=MergingTerms()
+    )
+
+
+def _workload(kind: int) -> TuningWorkload:
+    return TuningWorkload(
         model="tiny",
         dataset=Dataset(path=f"d{kind}.jsonl", samples=800),
         validation_path=f"d{kind}.validation.jsonl",
         hyperparameters=TuningHyperparameters(batch_size=8),
         target=TrainingTarget(accuracy=0.8, most_iterations=1_000),
-    )
-    user = f"user{rng.randrange(50)}"
-    return JobSubmitted(
-        cell=CELL, job_id=job_id, user=user, zone=ZONE, workload=workload, terms=MergingTerms()
     )
 
 

@@ -174,7 +174,9 @@ class Stages:
         return evaluation.right, evaluation.tokens
 
     def measured(self, steps: Sequence[TrainingStep]) -> MeasuredStep:
-        return measured_step(steps, self._size, self._share_size, self._membership.world, self._nodes)
+        return measured_step(
+            steps, self._size, self._share_size, self._membership.world, self._nodes, self._job.base
+        )
 
     @property
     def state_bytes(self) -> int:

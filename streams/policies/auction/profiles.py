@@ -6,7 +6,8 @@ from schemas.fleet import RunProgressed
 from schemas.lora import LoraWorkload
 from schemas.profiles import ProfileKey, sequence_class
 from solvers.auction.market.demand import ProfiledSpeed, Profiles, least_memory_gib
-from streams.cell.profiles import Estimate, Reading, StepSetting, ZoneProfiles, estimated
+from streams.cell.profiles import Estimate, ZoneProfiles, estimated, precision_of
+from streams.cell.readings import Reading, StepSetting
 
 _OWN_MARGIN = 0.1
 """Part by which a user's own measurements are relaxed: they count like a declaration, for which the user is
@@ -15,13 +16,13 @@ responsible, and steps vary."""
 
 def key_of(workload: LoraWorkload, zone: Zone) -> ProfileKey:
     """Return the shape of a bid's task; its precision is that of the zone's base model."""
-    shape, base = workload.hyperparameters, zone.base_dimensions
+    shape = workload.hyperparameters
     return ProfileKey(
         base_model=zone.base_model,
         sequence_tokens=sequence_class(shape.sequence_length),
         rank=shape.rank,
         target_modules=shape.target_modules,
-        precision="float32" if base is not None and base.activation_bytes == 4 else "bfloat16",
+        precision=precision_of(zone),
     )
 
 

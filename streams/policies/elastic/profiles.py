@@ -9,7 +9,8 @@ from schemas.elastic.settings import ElasticPolicy
 from schemas.elastic.workload import ElasticWorkload
 from schemas.profiles import MeasuredSteps, Precision, ProfileKey, sequence_class
 from solvers.common.step_curve import StepCurve, StepPoint, fit_curve
-from streams.cell.profiles import Reading, Source, StepSetting, ZoneProfiles
+from streams.cell.profiles import Source, ZoneProfiles
+from streams.cell.readings import Reading, StepSetting
 from streams.policies.elastic.sizes import ServerSizes
 from streams.policies.gang.measured_steps import setting_of
 from streams.policies.policy import ZoneContext

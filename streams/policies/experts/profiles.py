@@ -7,7 +7,7 @@ from schemas.experts.outcomes import QueuedRanks
 from schemas.experts.workload import MoeTrainWorkload
 from schemas.profiles import MeasuredSteps, Precision, ProfileKey, sequence_class
 from solvers.common.step_curve import StepPoint, fit_curve
-from streams.cell.profiles import Reading
+from streams.cell.readings import Reading
 from streams.policies.gang.measured_steps import setting_of
 from streams.policies.policy import ZoneContext
 
@@ -63,7 +63,11 @@ class ExpertsProfiles:
 
 def _key(workload: MoeTrainWorkload, precision: Precision) -> ProfileKey:
     adapter, converted, gating = workload.adapter, workload.conversion, workload.gating
-    parts = [gating.mode if gating.threshold is None else f"{gating.mode}-{gating.threshold:g}"]
+    parts: list[str] = [gating.mode]
+    if gating.threshold is not None:
+        parts.append(f"{gating.threshold:g}")
+    if gating.threshold_on is not None:
+        parts.append(f"on-{gating.threshold_on}")
     if converted is not None:
         parts.append(f"{converted.experts}-experts-every-{converted.every}")
     if workload.experts_per_device is not None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from schemas.profiles import MeasuredSteps
-from streams.cell.profiles import StepSetting
+from streams.cell.readings import StepSetting
 
 
 def setting_of(

@@ -23,7 +23,7 @@ class Forecasts:
 
     def steps(self, job: TuningJob) -> tuple[StepTime, ...]:
         """Return the time of a job's step with each number of GPUs that it may have."""
-        return self._speeds.steps(self._knowledge.kinds[job.kind])
+        return self._speeds.steps(self._knowledge.kinds[job.kind], job.workload)
 
     def step_s(self, job: TuningJob, gpus: int) -> float:
         """Return the time of a job's step with a number of GPUs, or with as many of them as speed it up."""

@@ -11,7 +11,6 @@ from schemas.facts import Facts
 from schemas.merging.estimates import MERGE_MODES, KindFacts, MergeMode
 from schemas.merging.reports import TaskProfiled
 from schemas.merging.workload import TuningWorkload
-from solvers.merging.lookup_table import Configuration, sequence_class
 
 _DIGEST_BYTES = 8
 _FALLS_FROM = 3
@@ -77,8 +76,8 @@ class KindOfJobs:
     batch_size: int
     dataset_samples: int
     target_accuracy: float | None
-    configuration: Configuration
-    """Shape that affects the time of its steps, besides its batch size."""
+    pipeline: bool
+    """Whether its jobs are cut into stages over GPUs."""
     forms: dict[MergeMode, str]
     """Digest by mode of everything that merged jobs must have in common."""
     jobs: int = 0
@@ -105,7 +104,7 @@ class KindOfJobs:
     finished_accuracy: float = 0.0
     """Mean of their best accuracies."""
     scale: float = 1.0
-    """Factor of its passes on those of its configuration, since data differ; see `LookupTable.scale_of`."""
+    """Factor of its passes on those of its shape, since data differ; see `StepTimeTable.scale_of`."""
     used: int = field(default=0)
     """Number of its last use, counted over all kinds: the least recently used has the smallest."""
     watched: int = 0
@@ -122,19 +121,9 @@ class KindOfJobs:
             workload.hyperparameters.batch_size,
             workload.dataset.samples,
             workload.target.accuracy,
-            Configuration(
-                workload.hyperparameters.frozen_layers,
-                workload.hyperparameters.gradient_checkpointing,
-                workload.pipeline,
-                sequence_class(workload.hyperparameters.sequence_length),
-            ),
+            workload.pipeline,
             {mode: _digest([workload.hyperparameters.needed_alike(mode)]) for mode in MERGE_MODES},
         )
-
-    @property
-    def pipeline(self) -> bool:
-        """Whether its jobs are cut into stages over GPUs."""
-        return self.configuration.pipeline
 
     @property
     def iterations_per_epoch(self) -> int:

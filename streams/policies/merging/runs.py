@@ -1,13 +1,13 @@
 """The runs of a zone's jobs: start of profile runs, effects of reports, and results of merges."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from schemas.facts import NO_FACTS, Fact
 from schemas.fleet import RunFailed, RunFinished, RunReport
 from schemas.merging.outcomes import ForecastReason
 from schemas.merging.reports import TaskEvaluated, TaskProfiled
-from schemas.merging.settings import STAGES_PER_PIPELINE, MergingPolicy
+from schemas.merging.settings import STAGES_PER_PIPELINE
 from streams.policies.gang.gangs import Why
 from streams.policies.gang.generation import generation_of
 from streams.policies.gang.turns import UserTurns
@@ -33,7 +33,7 @@ class MergingRuns(Tasks):
 
     def __init__(self, context: ZoneContext, gpus: Gpus, knowledge: Knowledge) -> None:
         self._knowledge = knowledge
-        self.speeds = Speeds(cast(MergingPolicy, context.zone.policy))
+        self.speeds = Speeds(context.profiles)
         super().__init__(context, gpus, Forecasts(context.zone.id, knowledge, self.speeds))
         self.turns = UserTurns()
         """Turns of the users, by which the next job to be profiled is chosen."""
@@ -112,7 +112,8 @@ class MergingRuns(Tasks):
 
     def _profiled(self, job: TuningJob, report: TaskProfiled) -> None:
         fault = self._knowledge.profiled(job.kind, report)
-        self.speeds.profiled(self._knowledge.kinds[job.kind], report.steps)
+        kind = self._knowledge.kinds[job.kind]
+        self.speeds.profiled(kind, job.workload, job.job.user, report.steps, report.memory_gib)
         job.stage = "ready"
         self.end_profile(job)
         reason: ForecastReason = "profiled" if fault is None else "unusable_profile"
@@ -145,7 +146,7 @@ class MergingRuns(Tasks):
             batch = job.workload.hyperparameters.batch_size
             job.progress(max(job.job.samples_done, report.iterations * batch))
         if report.step is not None and len(task.active_job_ids) == 1:
-            self.speeds.observe(kind, report.step)
+            self.speeds.observe(kind, job.workload, job.job.user, report.step)
         fault = fault_of_merge(job, kind, task, report, compares)
         if fault is None:
             return

@@ -6,7 +6,7 @@ import pytest
 
 from bench.merging.parts import MODELS
 from bench.merging.profile_error import KNOWN_SIZES, SPLITS, measure_profiles, recorded_error
-from streams.cell.profiles import StepSetting
+from streams.cell.readings import StepSetting
 from tests.support.profiles import SHARED
 
 SIZES = (1, 2, 4, 8, 16, 32)

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.profiles import ProfileKey, ProfilePoint, ProfileReported
-from streams.cell.profiles import OTHERS_AT_LEAST, ProfileStore, Reading, StepSetting, estimated
+from streams.cell.profiles import ProfileStore, estimated
+from streams.cell.readings import OTHERS_AT_LEAST, Reading, StepSetting
 
 KEY = ProfileKey(
     base_model="tiny", sequence_tokens=64, rank=8, target_modules=("q_proj",), precision="bfloat16"
@@ -200,6 +201,75 @@ def test_profiler_erases_no_profile_of_another(points):
         store.publish(published(9.0, size, profiler="flood", key=key))
     held = store.offline("z", KEY)[AT]
     assert held.step_s == 2.0
+
+
+NAMES = st.lists(
+    st.tuples(st.integers(0, 200), st.integers(1, 40), st.integers(1, 40)), min_size=100, max_size=300
+)
+
+
+@given(NAMES)
+def test_names_that_agree_erase_no_earlier_profile(points):
+    """A profiler keeps two readings of 32 against any later names."""
+    store = ProfileStore(128)
+    for size in (1, 2):
+        store.publish(published(2.0, size, profiler="quiet"))
+    for number, size, rank in points:
+        key = KEY.model_copy(update={"rank": rank})
+        store.publish(published(9.0, size, profiler=f"friend{number}", key=key))
+    assert {at.micro_batch_size for at in store.offline("z", KEY)} >= {1, 2}
+    assert store.describe()["offline"] <= 32
+
+
+@given(NAMES)
+def test_restored_store_forgets_as_the_first_would(points):
+    store, restored = ProfileStore(64), ProfileStore(64)
+    for place, (number, size, rank) in enumerate(points):
+        if place == len(points) // 2:
+            restored.restore(store.state())
+        for each in (store, restored):
+            key = KEY.model_copy(update={"rank": rank})
+            each.publish(published(9.0, size, profiler=f"lab{number}", key=key))
+            each.measure("z", key, f"user{number % 20}", StepSetting("A40", size), reading(float(size)))
+    assert restored.state() == store.state()
+
+
+def test_published_readings_displace_no_measured_ones():
+    store = ProfileStore(32)
+    for number in range(24):
+        store.measure("z", KEY, f"user{number}", StepSetting("A40", 1 + number), reading(1.0))
+    for number in range(100):
+        store.publish(published(9.0, 1 + number, profiler=f"friend{number}"))
+    assert store.describe() == {"measured": 24, "offline": 8}
+
+
+@given(st.integers(1, 60))
+def test_users_that_agree_pay_in_gpu_time(gpu_s):
+    """A reading of an hour stands until others have trained as long for each place of the store."""
+    store = ProfileStore(32)
+    for user in "abc":
+        store.measure("z", KEY, user, AT, reading(36.0, 100))
+    honest, spent_s = 3, 0.0
+    for number in range(3_000):
+        key = KEY.model_copy(update={"rank": 1 + number // 2 % 1_000})
+        at = StepSetting("A40", 1 + number // 2 // 1_000)
+        store.measure("z", key, f"friend{number % 100}", at, reading(gpu_s / 10))
+        spent_s += gpu_s
+        if AT not in store.others("z", KEY, "victim"):
+            break
+    assert AT in store.others("z", KEY, "victim") or spent_s >= (24 - honest) * 3_600.0 - gpu_s
+
+
+def test_kind_that_none_runs_any_more_is_forgotten():
+    store = ProfileStore(32)
+    for user in "abc":
+        store.measure("z", KEY, user, AT, reading(36.0, 100))
+    for number in range(2_000):
+        for user in ("one", "two"):
+            key = KEY.model_copy(update={"rank": 1 + number % 1_000})
+            at = StepSetting("A40", 1 + number // 1_000)
+            store.measure("z", key, f"{user}{number % 9}", at, reading(60.0))
+    assert store.others("z", KEY, "victim") == {}
 
 
 def test_profiler_and_user_may_share_a_name():

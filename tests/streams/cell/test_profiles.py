@@ -10,7 +10,6 @@ from schemas.cells import BaseDimensions, ThroughputRow
 from schemas.decisions import EventIgnored, JobAdmitted
 from schemas.fleet import RunProgressed
 from schemas.lora import LoraHyperparameters
-from schemas.merging.settings import MergingPolicy
 from schemas.profiles import MeasuredSteps, ProfileAccepted, ProfileKey, ProfilePoint, ProfileReported
 from solvers.auction.market.demand import least_memory_gib
 from streams.cell.cell import Cell
@@ -169,7 +168,7 @@ def test_impossible_profile_is_ignored(changes, case):
     assert speed(bench) is None
 
 
-@pytest.mark.parametrize("policy", [TitanPolicy(kind="titan"), MergingPolicy(), InferencePolicy()])
+@pytest.mark.parametrize("policy", [TitanPolicy(kind="titan"), InferencePolicy()])
 def test_zone_without_use_for_profiles_refuses_them(policy):
     (fast, _), nodes = zone().gpu_types, zone().nodes[:2]
     bench = CheckedBench.configured(zones=(zone(policy=policy, gpu_types=(fast,), nodes=nodes),))

@@ -1,9 +1,12 @@
 """Step and dispatch times of trainings, from runs of their kind by number of ranks."""
 
+from typing import Any
+
 from schemas.base import Outcome
 from schemas.decisions import JobAdmitted
 from schemas.experts.commands import RanksAssigned
 from schemas.experts.outcomes import QueuedRanks
+from schemas.experts.workload import GatingRule
 from schemas.profiles import MeasuredSteps
 from tests.support.moe import MoeBench, finished, moe_cell, progressed, submit, tick, training
 
@@ -33,9 +36,9 @@ class Runs:
         self.time_s = 0.0
         self.bench.send(moe_cell(), tick(0.0))
 
-    def run(self, job_id: str, ranks: int, user: str = "ann", tokens: float = 40.0) -> None:
+    def run(self, job_id: str, ranks: int, user: str = "ann", tokens: float = 40.0, **changes: Any) -> None:
         self.time_s += 10.0
-        sent = self.bench.send(submit(job_id, training(ranks), user=user), tick(self.time_s))
+        sent = self.bench.send(submit(job_id, training(ranks, **changes), user=user), tick(self.time_s))
         orders = [outcome for outcome in sent if isinstance(outcome, RanksAssigned)]
         leader = orders[0]
         measured = MeasuredSteps(
@@ -51,8 +54,8 @@ class Runs:
         report = progressed(leader, BATCH)
         self.bench.send(report.model_copy(update={"measured": measured}), *map(finished, orders))
 
-    def ask(self, job_id: str, ranks: int, user: str = "ann") -> QueuedRanks:
-        return place(self.bench.send(submit(job_id, training(ranks), user=user)))
+    def ask(self, job_id: str, ranks: int, user: str = "ann", **changes: Any) -> QueuedRanks:
+        return place(self.bench.send(submit(job_id, training(ranks, **changes), user=user)))
 
 
 def test_times_of_other_ranks_follow_from_two_runs() -> None:
@@ -80,3 +83,24 @@ def test_short_records_do_not_count() -> None:
     runs = Runs()
     runs.run("bait", 1, tokens=1.0)
     assert runs.ask("next", 1).step_s is None
+
+
+def test_other_probabilities_of_threshold_are_another_kind() -> None:
+    runs, gating = Runs(), {"mode": "adaptive", "threshold": 0.5}
+    runs.run("one", 1, gating=GatingRule(**gating, threshold_on="all"))
+    for on in ("chosen", None):
+        assert runs.ask(f"on-{on}", 1, gating=GatingRule(**gating, threshold_on=on)).step_s is None
+    assert runs.ask("same", 1, gating=GatingRule(**gating, threshold_on="all")).step_s is not None
+
+
+def test_known_steps_change_evidence_alone() -> None:
+    """A profile run before a training would bring its admission a forecast, and nothing else."""
+    decided = []
+    for tokens in (40.0, 1.0):
+        runs = Runs()
+        runs.run("one", 1, tokens=tokens)
+        sent = runs.bench.send(submit("next", training(2)), submit("last", training(4)), tick(20.0))
+        expected = [place([outcome]).step_s for outcome in sent if isinstance(outcome, JobAdmitted)]
+        assert [step_s is not None for step_s in expected] == [tokens == 40.0] * 2
+        decided.append([outcome for outcome in sent if not isinstance(outcome, JobAdmitted)])
+    assert decided[0] == decided[1] != []

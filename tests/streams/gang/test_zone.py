@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pytest
-from streams.cell.lent_server import Loan, PlannedReclaim
 
 from schemas.base import Outcome
 from schemas.decisions import JobRejected
@@ -15,7 +14,8 @@ from schemas.fleet import RunProgressed
 from streams.cell.jobs import Job
 from streams.cell.layout import Layout
 from streams.cell.live_bytes import LiveBytes
-from streams.cell.nodes import Departure, NodeChange, NodePool
+from streams.cell.node_record import PlannedReclaim
+from streams.cell.nodes import NodeChange, NodePool
 from streams.cell.outcomes import Outcomes
 from streams.cell.profiles import ProfileStore, ZoneProfiles
 from streams.policies.gang.gangs import Cause, Why
@@ -29,7 +29,6 @@ NODES = ("s0", "s1", "s2")
 OWN_GPUS = len(NODES) * GPUS
 GANG_BYTES = 1_000
 MEMBER_BYTES = 100
-RETIRED = Departure(None, "retired")
 
 
 @dataclass
@@ -115,9 +114,18 @@ class Bench:
             self.submit(job_id, ranks)
             assert self.gangs.start(self.gangs.jobs[job_id])
 
-    def leave(self, node: str, departure: Departure = RETIRED) -> list[Outcome]:
+    def leave(self, node: str) -> list[Outcome]:
         """Have a node leave the zone, and return the decisions."""
-        self.pool.send_off(node, departure)
+        self.pool.send_off(node, "retired")
+        return self.see_leaving(node)
+
+    def reclaim(self, server: str, due_s: float) -> list[Outcome]:
+        """Reclaim a server on loan, and return the decisions."""
+        self.pool.reclaim(server, PlannedReclaim(ZONE, "r", due_s), 0.0)
+        return self.see_leaving(server)
+
+    def see_leaving(self, node: str) -> list[Outcome]:
+        """Show the zone that a node is leaving, and return the decisions."""
         self.context.outcomes.drain()
         self.zone.nodes_changed(NodeChange(node, "leaving"))
         return self.context.outcomes.drain()
@@ -220,9 +228,9 @@ def test_servers_with_fewest_jobs_return_first(bench: Bench) -> None:
 
 def test_due_node_returns_by_force(bench: Bench) -> None:
     bench.start(("j", OWN_GPUS - GPUS))
-    bench.pool.loans["s0"] = Loan("other", ZONE, 0.0, 60.0, PlannedReclaim("r", 60.0))
+    bench.pool.begin_loan("s0", ZONE, notice_s=60.0, time_s=0.0)
     bench.zone.reconfigured(bench.context)
-    assert bench.leave("s0", Departure("other", "returned")) == [
+    assert bench.reclaim("s0", due_s=60.0) == [
         Changed(reason="preempted"),
         *(Released(node=node, generation=1) for node in ("s0", "s1")),
     ]
@@ -239,8 +247,8 @@ def test_job_moves_to_just_enough_room(bench: Bench) -> None:
     bench.gangs.reserve = 1
     assert bench.leave("s0") == [], "a GPU of the room elsewhere is for another job"
     bench.gangs.reserve = 0
-    assert bench.leave("s0")[0] == Changed(reason="preempted")
-    assert bench.leave("s0") == [], "its ranks are to end already"
+    assert bench.see_leaving("s0")[0] == Changed(reason="preempted")
+    assert bench.see_leaving("s0") == [], "its ranks are to end already"
     for node in ("s0", "s1"):
         bench.end("j", node)
     assert bench.gangs.start(bench.gangs.jobs["j"])

@@ -21,19 +21,14 @@ from schemas.merging.estimates import (
 from schemas.merging.reports import MAX_EMBEDDING, MAX_TRACE, MeasuredStep, TaskProfiled
 from schemas.merging.settings import (
     KINDS_KEPT,
-    MAX_CONFIGURATIONS,
-    MAX_SPEEDS,
-    OWN_SPEEDS,
     TRANSFERS_KEPT,
     MergingPolicy,
 )
-from schemas.merging.workload import MergingTerms
-from solvers.merging.lookup_table import Configuration
+from schemas.merging.workload import MergingTerms, TuningHyperparameters
 from streams.cell.jobs import Job
 from streams.policies.merging.job import TuningJob
 from streams.policies.merging.kind_of_jobs import KindOfJobs, kind_key
 from streams.policies.merging.knowledge import Knowledge
-from streams.policies.merging.speeds import Speeds
 from tests.support.cells import Bench
 from tests.support.examples import examples
 from tests.support.merging import CELL, merging_cell, merging_zone, submit, workload
@@ -45,7 +40,6 @@ RESERVED = POLICY.state_bytes(merging_zone())
 BYTES_PER_LIVE_KIND = 320
 """Bytes of a kind without a profile: counted with each job that is not over."""
 LONGEST = 128
-FIRST = Configuration()
 STEP = MeasuredStep(gpus=1, nodes=1, micro_batch_size=8, accumulation_steps=1, step_s=1.0, exchange_s=0.0)
 
 
@@ -170,18 +164,11 @@ def test_largest_knowledge_fits_reserved_bytes():
     assert size(knowledge.state()) <= RESERVED + BYTES_PER_LIVE_KIND * live
 
 
-def test_largest_lookup_table_fits_reserved_bytes():
-    speeds = Speeds(POLICY)
-    rng = random.Random(1)
-    speeds._table.observe(FIRST, STEP)
-    for _ in range(20_000):
-        gpus = rng.randrange(1, 1_025)
-        nodes = rng.randrange(1, gpus + 1)
-        changes = {"gpus": gpus, "nodes": nodes, "micro_batch_size": rng.randrange(1, 4_097)}
-        shape = Configuration(sequence_class=1 + rng.randrange(40))
-        speeds._table.observe(shape, STEP.model_copy(update=changes))
-        speeds._table.observe(FIRST, STEP.model_copy(update=changes))
-    assert size(speeds.state()) <= 64 * (MAX_SPEEDS + MAX_CONFIGURATIONS * OWN_SPEEDS)
+def test_largest_shape_fits_reserved_bytes():
+    modules = tuple(f"m{number}".ljust(LONGEST, "x") for number in range(64))
+    script = Script()
+    script.ready("a", hyperparameters=TuningHyperparameters(target_modules=modules))
+    assert size(script.bench.zone.state()["speeds"]) <= 16 * 1_024
 
 
 def test_profiles_of_unused_kinds_are_dropped_first():
