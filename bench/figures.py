@@ -39,7 +39,7 @@ class Measurement:
     name: str
     value: float
     note: str
-    """Method of measurement; a note of a figure from a model includes that."""
+    """Method of measurement. If the figure is from a model, the note states so."""
     runs: int = 1
     """Number of sample runs behind it."""
 

@@ -35,8 +35,8 @@ class RunnerSettings(BaseSettings):
     checkpoint_s: Annotated[float, Field(ge=SHORTEST_S, le=86_400)] = 60.0
     """Time after which a job is checkpointed, between two steps (s)."""
     checkpoint_wait_s: Annotated[float, Field(ge=0, le=600)] = 10.0
-    """Longest wait of a job for the checkpoint that the cell has a report of. A job in a slot waits for a
-    quarter of the slot at most."""
+    """Longest wait of a starting job for the checkpoint that was last reported to the cell (s). In a slot, it
+    is a quarter of the slot at most."""
 
     def check(self) -> None:
         """Check that this machine has what the settings name.

@@ -105,7 +105,7 @@ class Record(BaseModel):
 
 
 Amount = Annotated[int, Field(ge=0)]
-"""Computed micros, without the upper bound of inputs, which must not refuse an outcome."""
+"""Computed micros. They lack the upper bound of inputs, since it must not refuse an outcome."""
 
 
 class Event(Record):

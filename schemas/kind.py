@@ -144,7 +144,7 @@ class VirtualAnswer:
 
     decision: type[Outcome]
     events: tuple[type[Event], ...]
-    """Types of answers, recorded ones of which a what-if leaves out."""
+    """Types of answers. A what-if leaves recorded ones out."""
     function: Reference
     """`(Decision, time_s: float) -> Moments`: the answers to a decision, from its time on."""
 

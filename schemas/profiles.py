@@ -200,7 +200,7 @@ class MeasuredSteps(Record):
         return self
 
     def has_length_of(self, sequence_length: int) -> bool:
-        """Return whether the mean sequence is of the same class of lengths as the longest one may be."""
+        """Return whether the mean sequence is in the class of a job's longest sequence."""
         return sequence_class(self.tokens_per_sample) == sequence_class(sequence_length)
 
     @property

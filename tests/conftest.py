@@ -22,7 +22,7 @@ from tests.support.shared_broker import shared_broker
 # Before modules of tests are imported, which draw cases from the tables of types.
 install_policies()
 
-# Of the property tests that name no number themselves. No deadline: an example may have to compile a kernel.
+# Number of examples of property tests that state none. No deadline: an example may have to compile a kernel.
 settings.register_profile("millrace", max_examples=examples(100), deadline=None)
 settings.load_profile("millrace")
 
@@ -93,7 +93,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Search for garbage neither while modules are imported nor, later, among what they hold.
+    """Collect no garbage while modules are imported, and exclude their objects from later collections.
 
     All modules and tests are some millions of objects, and each full search takes over half a second.
     """
@@ -115,7 +115,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_java() -> Iterator[None]:
-    """Brokers that live for seconds spend most of them compiling: the first compiler will do."""
+    """Restrict Java to its first compiler: brokers that live for seconds would spend most of them
+    compiling."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
         yield

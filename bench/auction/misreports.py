@@ -223,9 +223,9 @@ def waiting_beyond_the_horizon(world: World, rng: random.Random) -> Strategy | N
 
 
 def waiting_with_a_bid_in_hand(world: World, rng: random.Random) -> Strategy | None:
-    """Return a strategy of the truth at once, to have a plan in any case, and again some slots later: if the
-    first bid lost, or in its place, if it has not begun and a plan then costs less than its withdrawal
-    returns."""
+    """Return a strategy that bids the truth at once, to have a plan in any case, and may bid it again some
+    slots later. It does so if the first bid lost. It also does so in place of the first bid, if that has not
+    begun and a plan then costs less than its withdrawal returns."""
     if (slots := _slots_to_wait(world, rng)) is None:
         return None
 

@@ -173,9 +173,9 @@ def simulate(seed: int, count: int, claim: Claim) -> ClaimsRun:
 
 
 def measure_claims(quick: bool, seed: int) -> Result:
-    """Measure `running_time_error_pct` and `profile_cost_pct` where no job declares a speed, and what wrong
-    declarations of two of twelve users change: `lies_cost_others_pct`, the mean completion time of the
-    others' jobs, and `lies_gain_pct`, the liars' own."""
+    """Measure `running_time_error_pct` and `profile_cost_pct` where no job declares a speed. With wrong
+    declarations of two of twelve users, measure the change of the mean completion time:
+    `lies_cost_others_pct` for the jobs of the others, and `lies_gain_pct` for their own."""
     count, seeds = (_QUICK_JOBS, _QUICK_SEEDS) if quick else (_JOBS, _SEEDS)
     rows = [row for each in range(seed, seed + seeds) for row in _rows(each, count)]
     unknown = [row for row in rows if row["declared"] == "none"]

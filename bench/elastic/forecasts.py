@@ -98,7 +98,8 @@ def measure_forecasts(conditions: Conditions) -> Result:
 
 
 class Latest:
-    """A trainer that is also a forecaster: the latest that it has trained, before that the last value."""
+    """A trainer that is also a forecaster: the last one that it has trained, or the last value before any
+    training."""
 
     def __init__(self, train: Trainer) -> None:
         self._train = train
@@ -115,8 +116,8 @@ class Latest:
 
 
 def skills(series: LoadSeries, trained: Latest) -> Mapping[str, Value]:
-    """Return the row of a series: error of the last value, and the skill of each forecaster over it, of the
-    root mean squared error and of the 95th percentile of the absolute one."""
+    """Return the row of a series: the error of the last value, and the skill of each forecaster over it. Both
+    are given for the root mean squared error and for the 95th percentile of the absolute error."""
     selection = Selection(
         trained,
         interval_s=series.interval_s,
@@ -145,7 +146,7 @@ def skills(series: LoadSeries, trained: Latest) -> Mapping[str, Value]:
 
 
 def _histories(series: LoadSeries) -> Iterator[tuple[int, LoadHistory]]:
-    """Yield each interval with the history before it, from one with a report on."""
+    """Yield the number of each interval after one with a load, and the history before it."""
     past = LoadHistory(series.interval_s, len(series.loads))
     for index, load in enumerate(series.loads[:-1]):
         if load is not None:

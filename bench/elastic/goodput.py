@@ -2,8 +2,8 @@
 
 The families are those that Pollux lists, with their shares of its workload: small, medium, large and
 extra-large jobs at 72, 20, 6 and 2 per cent. Small and medium jobs have two families each, with equal shares
-here. Parameters are chosen, not measured: plausible for one V100 per worker in
-servers of 8, such that small models gain little from many GPUs and large ones scale well.
+here. Parameters are chosen, not measured: plausible for one V100 per worker in servers of 8, such that
+small models gain little from many GPUs and large ones scale well.
 """
 
 import math

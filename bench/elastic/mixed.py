@@ -58,9 +58,9 @@ QUICK_MIXES = (Mix(2, 3, 3.0), Mix(1, 1, 50.0))
 
 
 def measure_mixed(quick: bool, seed: int) -> Result:
-    """Measure `hetero_speedup_least`, the least speed of a job with slower workers over that before they
-    joined, and `hetero_of_sum`, the mean of its speed over the sum of the speeds of both kinds: that of the
-    fast workers alone, and that to which the others are throttled."""
+    """Measure `hetero_speedup_least`, the least speed of a job with slower workers, divided by that before
+    they joined; and `hetero_of_sum`, the mean of its speed, divided by the sum of two speeds: that of the
+    fast workers alone, and that to which the slow ones are throttled."""
     return measure_mixes(QUICK_MIXES if quick else MIXES, seed)
 
 

@@ -233,14 +233,14 @@ def _figures(board: Board) -> ElasticFigures:
 
 
 def _end_s(line: Mapping[str, Any], end_s: float) -> float:
-    """Return the end of a job; for one that was never completed, as for lack of room in the cell, the end of
-    the simulation."""
+    """Return the end of a job. For a job that was not completed, for example for lack of room in the cell, it
+    is the end of the simulation."""
     return float(line["ended_s"]) if line["state"] == "completed" else end_s
 
 
 def _queuing_s(line: Mapping[str, Any], end_s: float) -> float:
-    """Return the queuing time of a job: all its time if it never started; without its last wait if it waits
-    at the end."""
+    """Return the queuing time of a job: all of its time if it never started. If it waits at the end, its last
+    wait is left out."""
     if line["started_s"] is None:
         return _end_s(line, end_s) - float(line["submitted_s"])
     return float(line["queuing_s"])

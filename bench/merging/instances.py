@@ -224,8 +224,7 @@ def _measured_kind(profiles: Profiles, job: WorkloadJob, gpus: int) -> TimedKind
 
 
 def _ratio(profiles: Profiles, receiver: WorkloadJob, donor: str, mode: str) -> float:
-    """Return the epochs of a receiver relative to those alone: twice as many for one that never meets its
-    target."""
+    """Return the epochs of a receiver, divided by those of the job alone; 2 if it never meets its target."""
     curve = profiles.curves.merged(donor, receiver.task, mode)
     alone = profiles.single(receiver.task, receiver.setting).first_reaching(receiver.target) or _EPOCHS
     if curve is None:

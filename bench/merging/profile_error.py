@@ -21,7 +21,7 @@ _ZONE = "z"
 
 Steps = Mapping[StepSetting, float]
 Split = tuple[list[StepSetting], list[StepSetting]]
-"""Measured and kept aside."""
+"""Steps that are measured, and steps that are kept aside."""
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ RECORDS: Mapping[str, int] = {
     "email": 72,
     "entities": 64,
 }
-"""Training records of each task, of unlike numbers."""
+"""Numbers of training records of the tasks, all different."""
 _VALIDATION_RECORDS = 48
 _ADAPTED = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _DIGITS = 6

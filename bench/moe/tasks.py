@@ -25,7 +25,8 @@ SENTIMENT, GENERATION = "sentiment analysis", "text generation"
 """Names as in the thesis."""
 _PADDING, _UNKNOWN, _CLASSIFY = range(3)
 _SENTIMENT_DEVIATION, _GENERATION_DEVIATION = 0.04, 0.06
-"""Deviations of new weights, above the 0.02 of BERT and GPT-2: narrow models would learn nothing for long."""
+"""Deviations of new weights. With the 0.02 of BERT and GPT-2, the loss of narrow models would not fall for
+long."""
 HELD_OUT = 0.1
 """Share of the samples."""
 ARCHIVE = "vaderSentiment-3.3.2.tar.gz"
@@ -142,8 +143,8 @@ class LearningTask:
 
 
 def sentiment(size: ModelSize, samples: int, batch_size: int, reviews: Path, seed: int) -> LearningTask:
-    """Return the classification of sentences by rating, with a BERT; without the archive of rated sentences
-    in the folder, by which of two texts on Python they are from.
+    """Return the classification of sentences by rating, with a BERT. Without the archive of rated sentences
+    in the folder, their class is which of two texts on Python they are from.
     """
     is_there = (reviews / ARCHIVE).exists()
     labelled = rated_sentences(reviews) if is_there else library_sentences()

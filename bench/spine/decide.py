@@ -1,5 +1,5 @@
-"""Time of a bid without a broker: its decision, by size; one event that sets back many jobs; reading its
-records."""
+"""Times without a broker: of the decision on a bid by size of the market, of an event that sets back many
+jobs, and of reading the record of a bid."""
 
 import math
 import random
@@ -191,8 +191,8 @@ _TIMESTAMP_MS = 1_700_000_000_000
 
 
 def measure_records(quick: bool, seed: int) -> Result:
-    """Measure the processor time of reading and writing a bid before its cell decides, relative to parsing,
-    validating and writing it once; both alternate, bid by bid."""
+    """Measure the processor time of a bid in intake and ledger, divided by that of parsing, validating and
+    writing it once. Both alternate, bid by bid."""
     rng = random.Random(seed)
     topic = IntakeTopic(EVENTS_BY_TOPIC[JOBS], "dead-letters")
     intake = Intake({JOBS: topic}, LEDGER, frozenset({CELL}), math.inf, partitions=1)

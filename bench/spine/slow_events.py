@@ -67,8 +67,8 @@ class _Row(NamedTuple):
 def measure_slow_events(quick: bool, seed: int) -> Result:
     """Draw cells under each policy, time their slowest events, and return the worst.
 
-    Elastic zones are under all schemes but the rival `pollux`, whose search is bounded so that the
-    comparisons of `bench elastic` are not affected, which takes longer.
+    Elastic zones are under all schemes but the rival `pollux`. Its search takes longer, since its bound
+    leaves the comparisons of `bench elastic` unaffected.
     """
     tune_gc()
     rows = [row for name in SITUATIONS for row in _rows(name, quick, seed)]

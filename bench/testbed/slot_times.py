@@ -8,8 +8,8 @@ from schemas.lora_commands import RunOrder, SlotAssigned
 
 
 def pace_of(steps: Sequence[Step], job_ids: frozenset[str]) -> float:
-    """Return the speed of the last runs of some jobs over that of their plans, from the beginning of their
-    slots on.
+    """Return the speed of the last runs of some jobs, divided by the planned speed. The time of a run counts
+    from the start of its slot.
 
     Raises:
         ValueError: none of the jobs was completed.

@@ -116,8 +116,8 @@ class ObservedTruth:
 
 
 def _chosen(curves: Sequence[Curve], workload: TuningWorkload) -> Curve:
-    """Choose a curve by the job's seed, of those that meet its target or are long enough to show that it is
-    not met, if there are any."""
+    """Choose a curve by the job's seed: one that meets its target, or is long enough to show that it is not
+    met; else any curve."""
     if not curves:
         return {}
     accuracy = workload.target.accuracy

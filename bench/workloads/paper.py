@@ -81,7 +81,7 @@ class PolicyBounds:
     money_unit_quantile: float = 0.5
     """Quantile for the money unit, in which Lemma 2 assumes b-bar >= 1: here not all bids satisfy it."""
     value_quantile: float = 0.5
-    """Quantile for the bound on value per resource, which over the money unit yields alpha and beta."""
+    """Quantile for the bound on value per resource. Divided by the money unit, it gives alpha and beta."""
     density_quantile: float = 0.99
     """Quantile for the density beyond which a bid raises prices no further."""
 

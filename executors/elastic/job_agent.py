@@ -73,12 +73,12 @@ class JobAgent:
         if estimate is not None:
             self.scale = self.scale.after(*estimate)
         self._part = [0.0, 0.0, 0.0]
-        # A rank that waits for others has a longer rest than the sum of the gradients takes.
+        # The rest of a rank contains its wait for other ranks, so the least one counts.
         self._rest_ns = min(self._rest_ns, rest_ns) if self._has_stepped else rest_ns
         self._has_stepped = True
 
     def begin(self, group: ProcessGroup) -> None:
-        """Take over, with all ranks, the measurements of the rank that has the most: others may be new."""
+        """Copy the measurements of the rank that has the most to all ranks: some may be new."""
         rows = group.gather("the steps of the job agents", [self.scale.steps, self._rest_ns])
         steps = [row[0] for row in rows]
         scale = torch.tensor([self.scale.noise, self.scale.signal], dtype=torch.float64)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from executors.lora.batch import TokenSequence
-from executors.lora.dataset import Cursor, take
+from executors.lora.dataset import Cursor, next_indices
 
 IGNORED = -100
 """A label that bears no loss."""
@@ -22,7 +22,7 @@ def global_batch(
     """
     cursor = Cursor(*divmod(samples_done, record_count))
     count = min(batch_size, work_samples - samples_done)
-    return take(record_count, seed, cursor, count)[0]
+    return next_indices(record_count, seed, cursor, count)[0]
 
 
 @dataclass(frozen=True)

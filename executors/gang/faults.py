@@ -9,7 +9,7 @@ from executors.gang.folder import JobFolder
 from executors.gang.meeting import PeerFailedError, PeerLostError
 from executors.gang.messages import Failed
 from executors.lora.faults import described, is_permanent
-from executors.node.room import is_for_want_of_room
+from executors.node.room import is_for_lack_of_room
 
 _CPU_ALLOCATOR = "DefaultCPUAllocator"
 
@@ -78,7 +78,7 @@ def final_message(error: Exception, folder: JobFolder, generation: int, needed_b
     error, permanent = share_failure(error, folder, generation, permanent=is_permanent_anywhere(error))
     if isinstance(error, PeerLostError):
         return Failed(error=described(error), permanent=permanent, cause="peer")
-    needs_room = is_for_want_of_room(error)
+    needs_room = is_for_lack_of_room(error)
     return Failed(
         error=described(error), permanent=permanent, needed_bytes=needed_bytes if needs_room else None
     )

@@ -242,14 +242,14 @@ class Assembly:
         self,
         membership: Membership,
         timeout_s: float,
-        is_wanted: Callable[[], bool],
+        is_needed: Callable[[], bool],
         commit: Callable[[], None] = lambda: None,
         wait: Callable[[float], None] = time.sleep,
     ) -> Meeting | None:
         """Wait until all ranks have joined, and return the meeting by which they connect.
 
         Args:
-            is_wanted: returns whether this rank is still to wait. If not, it still joins if all others have.
+            is_needed: returns whether this rank is still to wait. If not, it still joins if all others have.
             commit: called before others may wait for this rank.
             wait: waits for a time (s), or until something changes.
 
@@ -261,7 +261,7 @@ class Assembly:
             PeerLostError: rank 0 is lost, and is not restarted.
         """
         deadline_s = time.monotonic() + timeout_s
-        while is_wanted():
+        while is_needed():
             try:
                 meeting = self.attend(membership)
                 if meeting is not None:

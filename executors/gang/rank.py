@@ -222,7 +222,7 @@ class Generations(Generic[Order]):
         meeting = rank.assembly.come_together(
             membership,
             order.join_timeout_s,
-            is_wanted=lambda: rank.is_current and not self.work.has_record,
+            is_needed=lambda: rank.is_current and not self.work.has_record,
             commit=rank.inbox.commit,
             wait=rank.inbox.wait,
         )

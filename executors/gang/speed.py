@@ -64,7 +64,7 @@ class StepSums:
         self._loader_s += loader_s
         self._step_s += step_s
 
-    def take(self, gpus: int, precision: Precision) -> MeasuredSteps | None:
+    def pop(self, gpus: int, precision: Precision) -> MeasuredSteps | None:
         """Return the mean of the steps, and start the next sums; None without steps to report."""
         if not (self._steps and self._sequences and self._micro_batch_size):
             return None

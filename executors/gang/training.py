@@ -461,7 +461,7 @@ class GangTraining(Work[Order], Generic[Order, Share]):
                 samples_done=self._counted_samples,
                 loss=reportable(self._position.loss),
                 node_s=self._node_s,
-                measured=self.step_sums.take(
+                measured=self.step_sums.pop(
                     self.rank.membership.world, "bfloat16" if self.rank.device.type == "cuda" else "float32"
                 ),
                 leads=self.rank.leads,

@@ -291,7 +291,7 @@ class Cursor:
     position: int = 0
 
 
-def take(record_count: int, seed: int, cursor: Cursor, count: int) -> tuple[list[int], Cursor]:
+def next_indices(record_count: int, seed: int, cursor: Cursor, count: int) -> tuple[list[int], Cursor]:
     """Return the next ``count`` record indices from ``cursor`` on, and the cursor behind them.
 
     Each epoch visits every record once, in an order drawn from (seed, epoch) only.

@@ -1,5 +1,5 @@
-"""Data that a labour vendor has delivered: no other file is trained on, nor one with lines that the job's
-data lack."""
+"""Check of data that a labour vendor has delivered: the file is the recorded one, and the job's data have all
+of its lines."""
 
 import os
 from array import array

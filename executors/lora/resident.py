@@ -7,7 +7,7 @@ from torch import Tensor
 
 from executors.lora.adapter import AdapterLayout, TrainedAdapter, initial_parameters
 from executors.lora.batch import TokenSequence
-from executors.lora.dataset import Cursor, JsonlDataset, take
+from executors.lora.dataset import Cursor, JsonlDataset, next_indices
 from executors.lora.fused_layers import HeadUse, SiteAdapter
 from executors.lora.randomness import StreamedMasks, derive_seed
 from executors.lora.segment_products import Rows
@@ -136,4 +136,4 @@ class ResidentTask:
 
     def _upcoming(self) -> tuple[list[int], Cursor]:
         count = min(self.task.batch_size, self.task.total_samples - self.samples_done)
-        return take(len(self._dataset), self.task.seed, self._cursor, count)
+        return next_indices(len(self._dataset), self.task.seed, self._cursor, count)

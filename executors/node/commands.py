@@ -96,7 +96,7 @@ class CommandLog:
 
     @property
     def caught_up(self) -> bool:
-        """Whether all records at the start of reading are read."""
+        """Whether all records that existed at the start of reading have been read."""
         return bool(self._consumer.ended)
 
     def read(self, timeout_s: float) -> list[CommandRecord]:

@@ -13,7 +13,7 @@ from executors.node.commands import Acceptance, CommandLog, CommandLogError
 from executors.node.journal import Journal, JournalError, JournalFile
 from executors.node.node import NodeService
 from executors.node.reports import FleetReports, Heartbeat
-from executors.node.room import DiskSpace, NoRoomError, is_for_want_of_room
+from executors.node.room import DiskSpace, NoRoomError, is_for_lack_of_room
 from executors.node.runner import (
     Clock,
     LoadingInterruptedError,
@@ -210,7 +210,7 @@ def _make_folders(room: DiskSpace) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            if is_for_want_of_room(error):
+            if is_for_lack_of_room(error):
                 raise
             raise UnfitError(f"{folder}: {error.strerror}") from None
 
@@ -234,7 +234,7 @@ def _load(name: str, kind: RunnerKind, context: RunnerContext) -> Runner:
     except (LoadingInterruptedError, *_LOST_PROCESS) as error:
         raise LoadingInterruptedError(f"runner {name}: {error or type(error).__name__}") from error
     except Exception as error:
-        if is_for_want_of_room(error):
+        if is_for_lack_of_room(error):
             raise
         raise UnfitError(f"runner {name} cannot be loaded: {type(error).__name__}: {error}") from error
 

@@ -35,16 +35,16 @@ class DiskSpace:
 
         A quota may allow less than the disk has; `refused` detects that.
         """
-        wanted = needed_bytes + reserve * self.least_free_bytes
+        needed_bytes_with_reserve = needed_bytes + reserve * self.least_free_bytes
         for name, folder in self.folders.items():
             try:
                 free = shutil.disk_usage(folder).free
             except OSError as error:
                 return f"the {name} {folder}: {error.strerror}"
-            if free < wanted:
+            if free < needed_bytes_with_reserve:
                 return (
                     f"the {name} {folder} has {free / _BYTES_PER_MIB:.1f} MiB free and needs "
-                    f"{wanted / _BYTES_PER_MIB:.1f} MiB"
+                    f"{needed_bytes_with_reserve / _BYTES_PER_MIB:.1f} MiB"
                 )
         return None
 
@@ -63,6 +63,6 @@ class DiskSpace:
         return None
 
 
-def is_for_want_of_room(error: BaseException) -> bool:
+def is_for_lack_of_room(error: BaseException) -> bool:
     """Return whether an error may disappear once there is room."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)

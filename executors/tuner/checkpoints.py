@@ -94,9 +94,13 @@ class TuningCheckpoints:
             ValueError: the checkpoint is of another job, base model or format.
         """
         store, job_id = self._files.present, order.job_id
-        wanted = order.resume_iterations * order.workload.hyperparameters.batch_size
+        resume_samples = order.resume_iterations * order.workload.hyperparameters.batch_size
         newest = await_checkpoint(
-            lambda: self._files.newest(order), wanted, wait_s, _POLL_S, lambda: store.is_concluded(job_id)
+            lambda: self._files.newest(order),
+            resume_samples,
+            wait_s,
+            _POLL_S,
+            lambda: store.is_concluded(job_id),
         )
         if newest is not None and newest.token > generation:
             raise StaleWriterError(f"{job_id}: generation {generation} was replaced by {newest.token}")

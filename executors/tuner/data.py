@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from executors.lora.batch import TokenSequence
-from executors.lora.dataset import Cursor, DatasetRoot, FindIndex, JsonlDataset, take
+from executors.lora.dataset import Cursor, DatasetRoot, FindIndex, JsonlDataset, next_indices
 from executors.lora.randomness import derive_seed
 from executors.lora.records import TEXT_RECORDS, RecordForm, with_columns
 from executors.lora.tokens import Tokenizer
@@ -36,7 +36,7 @@ class Stream:
 
     def indices(self, drawn: int, count: int) -> list[int]:
         """Return `count` record indices after the stream's first `drawn` samples."""
-        return take(self.records, self.seed, self.cursor(drawn), count)[0]
+        return next_indices(self.records, self.seed, self.cursor(drawn), count)[0]
 
     def cursor(self, drawn: int) -> Cursor:
         """Return the place after `drawn` samples."""

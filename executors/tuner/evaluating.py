@@ -49,7 +49,7 @@ class Evaluations:
             if loss is not None:
                 spell.losses.append(loss)
 
-    def may_be_wanted(self, active: Sequence[TrainingJob], counts: Sequence[int]) -> bool:
+    def may_be_requested(self, active: Sequence[TrainingJob], counts: Sequence[int]) -> bool:
         """Return whether the next step ends at a fraction of an epoch at which an evaluation may be
         requested."""
         if self._evaluating_s > self._settings.evaluation_share * self._training_s:
@@ -69,12 +69,12 @@ class Evaluations:
         )
 
     def measure(
-        self, active: Sequence[TrainingJob], watched: TrainingJob | None, *, wanted: bool
+        self, active: Sequence[TrainingJob], watched: TrainingJob | None, *, is_requested: bool
     ) -> dict[str, float]:
         """Measure the accuracy of the jobs if an evaluation is due, and return it by job.
 
         An evaluation is due at the end of an epoch of any job, and when one is over."""
-        due = wanted or any(self._is_due(job) for job in active)
+        due = is_requested or any(self._is_due(job) for job in active)
         if not due:
             return {}
         started_s = time.monotonic()

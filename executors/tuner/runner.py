@@ -260,9 +260,8 @@ class TunerRunner(RankRunner[TunerSettings]):
             self._pool.give(rank, part)
 
     def _free(self, assignment: NodeAssignment) -> tuple[list[PooledRank], int | None] | None:
-        """Return ranks for an assignment, ordered by their numbers in it, that are idle or whose one part is
-        about to end, and the part that it follows on all of them, see `TaskPart`; None if there are too
-        few."""
+        """Return ranks for an assignment in the order of their numbers, and the part that it follows on them,
+        see `TaskPart`. The ranks are idle, or their one part is about to end. None if there are too few."""
         count = assignment.gpus
         ending = [each for each in self._assignments if each.ending is not None or each.is_stopped]
         parts = {each.part for each in ending}

@@ -14,7 +14,7 @@ from executors.gang.folder import JobFolder
 from executors.gang.meeting import Meeting, PeerFailedError, PeerLostError
 from executors.lora.faults import described
 from executors.node.checkpoints import StaleWriterError
-from executors.node.room import is_for_want_of_room
+from executors.node.room import is_for_lack_of_room
 from executors.tuner.evaluating import Evaluations
 from executors.tuner.faults import (
     HaltedError,
@@ -65,7 +65,7 @@ class TaskRun:
         self._saves = TaskSaves(self._command, surroundings, self._keeper, self._reports)
         self._node_s = 0.0
         self._is_started = False
-        self._has_taken_over = False
+        self._has_connected_ranks = False
         """Whether it has taken over the connected ranks of the task before."""
         self._outcome: Outcome = "stopped"
 
@@ -86,8 +86,8 @@ class TaskRun:
             self._end()
 
     def _run(self) -> None:
-        self._has_taken_over = self._opening.is_open and self._opening.result().is_joined
-        if self._is_halted() and not self._has_taken_over:
+        self._has_connected_ranks = self._opening.is_open and self._opening.result().is_joined
+        if self._is_halted() and not self._has_connected_ranks:
             return  # ranks that were taken over are connected already, and end in the same way
         self._opened_team = team = self._opening.result()
         self._saves.begin(team.jobs)
@@ -168,14 +168,14 @@ class TaskRun:
                 self._leave_to_successor(active)
                 return False
             step = self._step(active)
-            is_halted, wants_evaluation, wants_checkpoint = step.signals
-            accuracies = self._measured.measure(active, watched, wanted=bool(wants_evaluation))
+            is_halted, requests_evaluation, requests_checkpoint = step.signals
+            accuracies = self._measured.measure(active, watched, is_requested=bool(requests_evaluation))
             if self._finish_those_done(active, accuracies):
                 return True
             if is_halted and self._team.succession == "none":
                 self._save_at_last(active)
                 return False
-            if wants_checkpoint:
+            if requests_checkpoint:
                 state = self._team.state()
                 if state is not None:
                     self._saves.save(active, state, self._node_s)
@@ -186,7 +186,7 @@ class TaskRun:
         is_checkpoint_due = time.monotonic() - self._saves.saved_s >= self._settings.checkpoint_s
         signals = (
             self._is_halted(),
-            self.leads and self._measured.may_be_wanted(active, counts),
+            self.leads and self._measured.may_be_requested(active, counts),
             self.leads and is_checkpoint_due,
         )
         began_s = time.monotonic()
@@ -197,7 +197,7 @@ class TaskRun:
         self._measured.note(active, counts, step)
         if around.stepped_s is not None and not self._node_s:
             gap_s = began_s - around.stepped_s
-            number, overlaps = self._part.part, self._has_taken_over
+            number, overlaps = self._part.part, self._has_connected_ranks
             around.inbox.send(Switched(part=number, gap_s=gap_s, step_s=step.step_s, overlaps=overlaps))
         around.stepped_s = stepped_s = time.monotonic()
         self._node_s += stepped_s - began_s
@@ -328,7 +328,7 @@ class TaskRun:
                     kept = self._saves.samples.get(order.job_id, 0)
                     permanent = is_alone and cannot_succeed_elsewhere(error)
                     self._reports.failed(order, kept, described(error), permanent)
-            needed_bytes = keeper.needed_bytes if error is not None and is_for_want_of_room(error) else None
+            needed_bytes = keeper.needed_bytes if error is not None and is_for_lack_of_room(error) else None
             self._around.inbox.send(Over(part=self._part.part, outcome=outcome, needed_bytes=needed_bytes))
             self._around.inbox.forget(self._part.part)
 

@@ -161,7 +161,7 @@ def come_together(
     if membership.world == 1:
         return None
     assembly = Assembly(folder, host, reopens=True)
-    meeting = assembly.come_together(membership, timeout_s, is_wanted=lambda: not is_halted())
+    meeting = assembly.come_together(membership, timeout_s, is_needed=lambda: not is_halted())
     if meeting is None:
         raise HaltedError
     return meeting

@@ -155,10 +155,10 @@ class Trainer:
         """
         started_s = time.monotonic()
         sums = self.accumulate(own, number, sources)
-        said = torch.cat([sums.flatten(), torch.tensor(list(signals), device=self._device)])
-        exchange_s = self._add_up(said, add_up)
+        values = torch.cat([sums.flatten(), torch.tensor(list(signals), device=self._device)])
+        exchange_s = self._add_up(values, add_up)
         throttle(started_s, len(own), self._least_sequence_s)
-        (*numbers,) = said.tolist()
+        (*numbers,) = values.tolist()
         pairs = [(numbers[2 * source], numbers[2 * source + 1]) for source in range(sources)]
         self.adapter.gradient.div_(math.fsum(tokens for _, tokens in pairs))
         losses = tuple(loss / tokens if tokens else None for loss, tokens in pairs)
@@ -230,16 +230,16 @@ class Trainer:
             logits = loss_logits(self.base, batch)
         return cross_entropy(logits.float(), batch.labels, reduction="none")
 
-    def _add_up(self, said: Tensor, add_up: AddUp) -> float:
+    def _add_up(self, values: Tensor, add_up: AddUp) -> float:
         """Add gradient and numbers up over all ranks at once, and return the duration (s)."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         started_s = time.monotonic()
         gradient = self.adapter.gradient
-        everything = torch.cat([gradient, said])
+        everything = torch.cat([gradient, values])
         add_up(everything)
         gradient.copy_(everything[: len(gradient)])
-        said.copy_(everything[len(gradient) :])
+        values.copy_(everything[len(gradient) :])
         return time.monotonic() - started_s
 
 

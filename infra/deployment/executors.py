@@ -25,8 +25,8 @@ _SHOWN_NODES = 6
 
 def served_nodes(cell: PresentCell, folders: Folders) -> list[str]:
     """Return the nodes of a cell that a deployment serves: those of its first configuration, and later ones
-    that an executor with its folders has served. Others may be served from another machine. Nodes of zones
-    that neither send commands nor lend to zones that do need no executor."""
+    that an executor with its folders has served. Others may be served from another machine. A zone without
+    commands needs no executors, unless it lends to a zone with commands."""
     first = {node.id for zone in cell.configuration.zones for node in zone.nodes}
     journals = folders.executors / cell.configuration.cell / "nodes"
     return [

@@ -69,8 +69,8 @@ def train(
     history: LoadHistory, until: int | None = None, seed: int = 0, steps: int = 400
 ) -> LstmForecast | None:
     """Train a new network, with Adam on the mean squared error, on all windows of known loads but the latest
-    fifth. The changes that it forecasts there, in a regression of the true ones on them, give its weight: so
-    a network that has learnt nothing of the future forecasts the last value.
+    fifth. There, the true changes are regressed on the forecast ones, and the slope is the weight: so a
+    network that has learnt nothing of the future forecasts the last value.
 
     The same history, seed and machine give the same network; the caller's random state is left as it was.
 

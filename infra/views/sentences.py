@@ -240,8 +240,8 @@ def _formats(policy: str | None) -> Mapping[str, tuple[str, ...]]:
 
 
 def policy_of(request: JobSubmitted | JobQuoteRequested | None) -> str | None:
-    """Return the kind of the policy of the zone that a job is submitted to, by its workload and its terms;
-    None without a request, or if no policy, or several with different views, take both."""
+    """Return the kind of the policy that accepts a job's workload and terms. None without a request, without
+    such a policy, or if several with different views accept both."""
     if request is None:
         return None
     workload, terms = type(request.workload), type(request.terms)

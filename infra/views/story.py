@@ -64,8 +64,8 @@ class Story:
 
     @property
     def chapters(self) -> list[Chapter]:
-        """Chapters in the order of the ledger, each decision after its cause, with a time that is not before
-        those of the earlier chapters between the same two ticks."""
+        """Chapters in the order of the ledger, each decision after its cause. Between two ticks of the cell's
+        clock, their times do not fall."""
         job = self._job(self._board())
         standing = () if job is None or job.is_over else self._standing.values()
         states = (_chapter(decision, self._own_part(decision.outcome)) for decision in standing)

@@ -109,9 +109,9 @@ class PdftspPolicy(MarketPolicy):
     """Least assumed welfare per normalised resource of a bid: the unit in which Lemma 2 assumes b-bar >=
     1."""
     max_value_per_compute_micros: _DeclaredBound = None
-    """Declared upper bound of bid / node-slots of compute; over the money unit it is alpha."""
+    """Declared upper bound of bid / node-slots of compute; divided by the money unit, it is alpha."""
     max_value_per_memory_micros: _DeclaredBound = None
-    """Declared upper bound of bid / node-slots of memory; over the money unit it is beta."""
+    """Declared upper bound of bid / node-slots of memory; divided by the money unit, it is beta."""
     payment: Literal["critical", "published"] = "critical"
     """Payment. `critical` charges the critical value (erratum P1); `published` charges Eq. 14 as printed."""
     order: Literal["room_first", "published"] = "room_first"
@@ -127,8 +127,7 @@ class PdftspPolicy(MarketPolicy):
     steepness: Steepness = Field(default_factory=_steepness_of)
     """Source of alpha and beta. `declared`: the bounds above. `learned`: the winners, as soon as there are
     enough (erratum P4); the price of a full node-slot is then one that four fifths of them offered or
-    exceeded, or one in twenty where no bounds are declared. It is the default, and required, without
-    bounds."""
+    exceeded; without declared bounds, one in twenty. Without bounds, it is the default, and required."""
     opening_prices: Annotated[tuple[OpeningPrices, ...], Field(max_length=16)] = ()
     """Opening prices by GPU type; zero by default, as printed."""
 

@@ -52,7 +52,8 @@ class LayerPlaced(Record):
     load: float
     """Load of the busiest device over the mean, with the new placement."""
     gain: float
-    """Gain, 1 - load / load_before; with other devices, of the tokens on the busiest one."""
+    """Gain, 1 - load / load_before. If the devices have changed, it is that of the tokens on the busiest
+    one."""
     reports_in_a_row: Amount
     """Number of consecutive reports with a sufficient gain."""
     reported_tokens: Amount

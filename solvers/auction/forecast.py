@@ -45,7 +45,8 @@ class Tatonnement:
         self._rounds = 0
 
     def adjust(self, asked: Floats) -> None:
-        """Move every price by the demand at the present prices, as a part of the capacity."""
+        """Raise each price by the excess of demand at the present prices over capacity, or lower it by the
+        shortfall."""
         self._rounds += 1
         excess = np.minimum(asked - 1, _MOST_EXCESS)
         self._direction = _KEPT_DIRECTION * self._direction + (1 - _KEPT_DIRECTION) * excess

@@ -10,16 +10,17 @@ class Interpolated(NamedTuple):
 
     value: float
     relative_error: float
-    """Largest relative error where each inner measurement is predicted from its neighbours; 1 with fewer
-    than three, whose error is unknown."""
+    """Largest relative error of inner measurements that are predicted from their neighbours; 1 with fewer
+    than three measurements, since the error is unknown then."""
 
 
 def interpolated(measured: Mapping[int, float], at: int) -> Interpolated | None:
     """Return the value at a number of sequences or GPUs, from measurements at other numbers.
 
-    Between two measurements, it is on the line through them. Outside, it continues the nearest line, at least
-    constant and at most proportional to the number: a step with more work takes no less time, and no more
-    than its parts one after the other. So it is positive and finite. None with a single other number.
+    Between two measurements, it is on the line through them. Outside, it is on the continuation of the
+    nearest line, within two limits. It does not fall, since a step with more work takes no less time; and it
+    grows at most in proportion to the number, since the parts of the work could run one after the other. So
+    it is positive and finite. None if the only measurement is at another number.
     """
     if at in measured:
         return Interpolated(measured[at], 0.0)

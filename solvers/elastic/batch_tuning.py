@@ -27,8 +27,8 @@ class SmallGradients:
 
 
 def noise_and_signal(small: SmallGradients, norm: float, batch: int) -> tuple[float, float] | None:
-    """Return estimates of the trace of the gradient's covariance, of one sequence, and of the squared norm
-    of the true gradient; None if the parts are the whole batch.
+    """Return estimates of the trace of the covariance of a sequence's gradient, and of the squared norm of
+    the true gradient; None if the parts are the whole batch.
 
     Both are without bias: a mean over b sequences has the expected squared norm |G|^2 + S / b (McCandlish et
     al. 2018, appendix A.1, here for parts of unlike size). Single estimates may be negative.

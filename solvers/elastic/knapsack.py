@@ -123,8 +123,8 @@ def _choose(starts: Ints, weights: Ints, values: Floats, capacity: int, most_cel
 
 @kernel
 def _by_efficiency(starts: Ints, weights: Ints, values: Floats, capacity: int) -> Ints:
-    """Return the item taken of each group, -1 for none, (groups,): the best choice of fractional items,
-    without the fractions.
+    """Return the item of each group, -1 for none, (groups,), in the best choice of fractional items. A group
+    with a fraction keeps its last whole item.
 
     A group advances from item to item of its upper concave hull. The steps of all groups are taken in the
     order of their gain per weight, ties by group; a group whose step does not fit keeps its item.
@@ -163,8 +163,8 @@ def _by_efficiency(starts: Ints, weights: Ints, values: Floats, capacity: int) -
         group = owners[place]
         if gains[place] <= 0.0:
             break
-        # Steps of a group are in their order, since its hull is concave; after one that did not fit, none
-        # does.
+        # The hull is concave, so the steps of a group come in their order. After a step that does not fit,
+        # none does.
         if place - starts[group] != steps[group]:
             continue
         item = hull[place]
@@ -180,8 +180,8 @@ def _by_efficiency(starts: Ints, weights: Ints, values: Floats, capacity: int) -
 def _tabulate(
     starts: Ints, weights: Ints, values: Floats, heaviest: Ints, choices: NDArray[np.uint16]
 ) -> Floats:
-    """Return the largest value within each capacity, (capacity + 1,). `choices` is set to 1 + the item that a
-    group contributes there, with the groups after it.
+    """Return the largest value within each capacity, (capacity + 1,). Set `choices` to 1 + the item of each
+    group in the best choice from this group and those after it.
 
     Groups are processed from the last to the first, so that ties are decided by the first group. Of equal
     values the heavier item stays: at the least capacity of that value, later groups get less.
@@ -209,7 +209,8 @@ def _tabulate(
 
 @kernel
 def _offer(before: Floats, value: float, number: np.uint16, most: Floats, row: NDArray[np.uint16]) -> None:
-    """Take an item where that is at least as good. All arrays but `before` begin at the item's weight."""
+    """Choose an item at each capacity where the value is no less with it. All arrays but `before` begin at
+    the item's weight."""
     for index in range(most.size):
         worth = before[index] + value
         is_better = worth >= most[index]

@@ -117,8 +117,8 @@ def reclaim_of(lent: Lent, chosen: Collection[str]) -> Reclaim:
 
 
 def lent_by(cluster: Cluster, servers: Sequence[str]) -> Lent:
-    """Return these servers of a cluster, and all jobs on them. A job whose base demand workers on other
-    servers can replace has no base demand there that it could not lose."""
+    """Return these servers of a cluster, and all jobs on them. If workers on other servers can replace a
+    job's base demand, it has no base demand here that it could not lose."""
     going = frozenset(servers)
     places = list(map(cluster.server, servers))
     jobs = dict.fromkeys(chain.from_iterable(place.jobs for place in places))

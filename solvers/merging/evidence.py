@@ -9,11 +9,11 @@ target is met, less the loss until the safety net undoes it if not (section 4.3:
 The saving of a merge is counted in parts of the epochs that its receiver needs alone. A merge that was undone
 counts with the epochs trained in vain, so the mean of past savings contains the expected loss. A merge is
 `shown` to pay if the lower confidence bound of that mean is at least `LEAST_SAVING` and most similar merges
-have paid: while their sign cannot be predicted, none is made.
+have paid: while it cannot be predicted which merges pay, none is made.
 
-Without such evidence, single merges may be made as trials. They stop on failure: for a receiving task in a
-mode after the first that does not pay, or after `MOST_TRIALS` that paid, and for a mode when two more have
-failed than paid. The zone bounds the cost of all trials (`Knowledge.may_try`).
+Without such evidence, single merges may be made as trials. Trials of a receiving task in a mode end with the
+first that does not pay, or after `MOST_TRIALS` that paid. All trials of a mode end when two more have failed
+than paid. The zone bounds the cost of all trials (`Knowledge.may_try`).
 
 Both require that a job of the receiving kind has ended alone. Otherwise the saving is unknown, and there is
 no reference for the accuracy after the watched epochs.

@@ -89,12 +89,11 @@ class Cell:
         and the only decision is `EventFaulted`.
 
         Raises:
-            ValueError: if the event's offset is not after the last one folded in. RulesError: if the rules
-            that are to decide it are missing, or were adopted from another state than
+            ValueError: the event's offset is not after the last one folded in. The cell is unchanged.
+            RulesError: the rules that are to decide it are missing, or were adopted from another state than
                 this one. The cell is unchanged.
             MemoryError, OSError, ImportError: a resource of this machine is missing. The cell must not be
-            used
-                again.
+                used again.
         """
         # 1. Check the event's place.
         if event.offset <= self.offset:

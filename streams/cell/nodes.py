@@ -100,7 +100,6 @@ class NodePool(Stateful):
         return self.layout.zone_of.get(node)
 
     def status_of(self, node: str) -> NodeStatus:
-        """Return the status of a node."""
         if self._is_down(node):
             return "down"
         return "leaving" if node in self.leaving else "cordoned" if node in self._cordoned else "up"
@@ -125,7 +124,6 @@ class NodePool(Stateful):
         return dues_s
 
     def loan_status(self, server: str) -> LoanStatus:
-        """Return the status of a loan."""
         return "draining" if server in self.leaving else "on_loan"
 
     def is_cordoned(self, node: str) -> bool:
@@ -170,7 +168,6 @@ class NodePool(Stateful):
         return steps
 
     def cordon(self, node: str) -> list[Step]:
-        """Cordon a node."""
         self._cordoned[node] = None
         return [self.described(node, "cordoned"), NodeChange(node, "cordoned")]
 

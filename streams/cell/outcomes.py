@@ -32,7 +32,8 @@ class Outcomes:
             self.add(outcome)
 
     def add_without_effect(self, outcome: Outcome) -> None:
-        """Add the rejection of a job that the cell does not keep; one that it keeps may have the same id."""
+        """Add the rejection of a job that the cell does not keep. It has no effect, since a job that the cell
+        keeps may have the same id."""
         self._added.append(outcome)
 
     def insert(self, index: int, outcome: Outcome) -> None:

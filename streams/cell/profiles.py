@@ -13,15 +13,15 @@ from solvers.common.interpolation import interpolated
 
 _DIGEST_BYTES = 16
 _WINDOW_STEPS = 1_000
-"""Most steps that the past of a running mean counts for."""
+"""Largest weight of the past in a running mean, in steps."""
 OTHERS_AT_LEAST = 3
 """Users whose runs must agree before they count for another user: one of three cannot move the median beyond
 the measurements of the others."""
 DISAGREEMENT_FACTOR = 1.5
-"""Factor between a measured and an offline duration, or from a measured to an offline memory, from which
-they disagree: runs of the zone's own nodes count, and the profile does not."""
+"""Factor between a measured and an offline duration from which they disagree, and from a measured memory to a
+larger offline one. Then runs of the zone's own nodes count, and the profile does not."""
 MOST_ERROR = 1.0
-"""Most relative error of an interpolation that counts: as if its error were unknown."""
+"""Largest relative error of an interpolation that counts; it is also that of one whose error is unknown."""
 _WRITERS_AT_LEAST = 8
 """Writers that share the store: in a full one, a writer with more than this part of it displaces itself."""
 _PROFILER = b"p"
@@ -97,7 +97,8 @@ class ProfileStore:
     forgotten for each new one, the least recently updated of the first of these that there are:
 
     1. those of the writer with most, if it has more than an eighth of the store;
-    2. those of a configuration of a kind with more writers than count, and than there are unconfirmed ones;
+    2. those of the configuration of a kind with most writers, if it has more than are needed to count, and
+       more than there are unconfirmed readings;
     3. unconfirmed ones, which no other writer has in this configuration of the kind;
     4. all but the new one.
 

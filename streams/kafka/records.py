@@ -32,7 +32,7 @@ class ReadRecord:
     is_broker_time: bool = False
     """Whether the broker set the timestamp when it appended the record."""
     from_offset: int | None = None
-    """Offset from which up to this record's no other record is left to read; None if the reader has no such
+    """Offset from which no other record is left to read up to this one; None if the reader has no such
     information."""
 
     @property

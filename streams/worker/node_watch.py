@@ -25,7 +25,7 @@ SOURCE = "millrace/intake"
 """The CloudEvents source of the events that a worker adds."""
 _WATCH_EVERY_S = 0.25
 _CURRENT_S = 1.0
-"""Longest age of a broker's answer that counts as current. It answers twenty times as often."""
+"""Longest age of a broker's answer that counts as current. A broker answers twenty times as often."""
 _REPEAT_S = 10.0
 """Interval between reports of one change of a node: its cell may not have folded the first one yet."""
 

@@ -10,7 +10,7 @@ from infra.figures.nodes import UNSEEN, NodeState
 from infra.figures.summary import summarise
 from schemas.base import HOURS_PER_DAY, Outcome
 from schemas.cells import GpuType, Tariff
-from schemas.cells import NodeState as ConfiguredNode
+from schemas.cells import Node as ConfiguredNode
 from schemas.changes import (
     NodeCordoned,
     NodeLent,
@@ -62,7 +62,7 @@ def bench() -> Bench:
 
 
 def boards(bench: Bench) -> Iterator[Board]:
-    """The cell as one sees it who reads all events first, all decisions first, or each as it comes."""
+    """Yield boards of the cell: with all events folded first, all decisions first, and both in order."""
     yield Board.of("c", bench.ledger, bench.decisions)
     decisions_first, in_order = Board("c"), Board("c")
     for decision in bench.decisions:
@@ -78,7 +78,7 @@ def boards(bench: Bench) -> Iterator[Board]:
 
 
 def seen(bench: Bench) -> dict[str, NodeState]:
-    """The nodes, which are the same in whatever order the log is read."""
+    """Return the nodes, after asserting that they do not depend on the order in which the log is read."""
     first, *others = (board.nodes.by_id for board in boards(bench))
     assert [first] * len(others) == others
     return first

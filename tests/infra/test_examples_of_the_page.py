@@ -25,7 +25,7 @@ def block_of(first_command: str) -> list[str]:
 
 
 def words(line: str) -> str:
-    """Without the widths of a table."""
+    """Return the words of a text, without the widths of a table."""
     return " ".join(line.split())
 
 

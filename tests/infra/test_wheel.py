@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and its commands in a folder with files of everybody's names."""
+"""The wheel: its files, and its commands in a folder with files that are named like modules."""
 
 from pathlib import Path
 from zipfile import ZipFile

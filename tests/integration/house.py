@@ -57,7 +57,7 @@ class House:
         self._datasets = datasets
         self._jobs = 0
         self._decisions: dict[bytes, Decision] = {}
-        """By their bytes: a worker that was killed leaves repetitions."""
+        """Decisions by their bytes, since a worker that was killed leaves repetitions."""
         self._read_until: dict[int, int] = {}
         """By partition, the offset up to which decisions have been read."""
         self._publisher = EventPublisher(self.target, "tests")
@@ -65,7 +65,7 @@ class House:
     # Doing
 
     def publish(self, event: Event) -> None:
-        """Send an event, as whoever may write its topic."""
+        """Send an event by a connection that may write its topic."""
         self._publisher.publish(event)
 
     def workload(self, work_samples: int, gpu_type: str | None = None) -> LoraWorkload:
@@ -146,12 +146,12 @@ class House:
         return [d.outcome for d in self.decisions() if isinstance(d.outcome, kind)]
 
     def training_since(self, time_s: float) -> set[str]:
-        """Nodes that have been given something to train in a slot that began since."""
+        """Return the nodes that have work in a slot that began since then."""
         return {o.node for o in self.outcomes(SlotAssigned) if o.slot_start_s >= time_s}
 
     def unjust(self, since: int) -> list[Outcome]:
-        """Return decisions from this one on against a node or job without a cause: a node that lives was
-        taken for lost, or a job was refunded whose deadline was not over."""
+        """Return the decisions from this one on that have no cause: a running node counts as lost, or a job
+        is refunded before its deadline."""
         found: list[Outcome] = []
         for decision in self.decisions()[since:]:
             outcome = decision.outcome

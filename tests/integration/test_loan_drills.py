@@ -1,4 +1,4 @@
-"""Services that stop or die while servers are lent and taken back."""
+"""Services that stop or die while servers are lent and reclaimed."""
 
 import os
 import signal

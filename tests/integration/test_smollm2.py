@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from executors.lora.base_model import SharedBase, load_base
 from executors.lora.checkpoint import ADAPTER_TENSORS
-from executors.lora.dataset import Cursor, DatasetRoot, take
+from executors.lora.dataset import Cursor, DatasetRoot, next_indices
 from executors.lora.resident import new_state
 from executors.lora.slots.runs import task_of
 from executors.lora.task import LLAMA_TARGET_MODULES, LoraTask
@@ -72,7 +72,7 @@ def trained_by_peft(base: SharedBase, datasets: DatasetRoot, task: LoraTask, fol
         optimizer = torch.optim.AdamW(parameters, lr=task.learning_rate, weight_decay=task.weight_decay)
         cursor, loss = Cursor(), torch.tensor(float("nan"))
         for _ in range(task.total_samples // task.batch_size):
-            indices, cursor = take(len(dataset), task.seed, cursor, task.batch_size)
+            indices, cursor = next_indices(len(dataset), task.seed, cursor, task.batch_size)
             loss = batch_loss(
                 model, [dataset[i].tokenize(base.tokenizer, task.sequence_length) for i in indices]
             )

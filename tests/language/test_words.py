@@ -22,15 +22,6 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("streams", "solvers", "executors", "schemas", "infra", "bench")
 WITH_OTHER_WORDS = {DOCS / "glossary.md", DOCS / "results" / "base-models.md"}
 """Pages that name the replaced words, or quote errors of libraries."""
-PENDING = (
-    "executors/gang/",
-    "executors/tuner/",
-    "executors/lora/dataset",
-    "executors/node/room",
-    "tests/support/nodes",
-    "streams/cell/nodes",
-)
-"""Files whose names are not plain yet."""
 
 
 def product_files() -> list[Path]:
@@ -48,7 +39,7 @@ def test_docstrings_add_to_names(package: str) -> None:
     """Commands are left out: their docstrings are their help."""
     files = [path for path in sorted((ROOT / package).rglob("*.py")) if path.parent.name != "commands"]
     found = [fault for path in files for fault in repetitions(path, ROOT)]
-    assert [str(fault) for fault in found if not fault.path.startswith(PENDING)] == []
+    assert [str(fault) for fault in found] == []
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -67,7 +58,7 @@ def test_pages_are_plain(page: Path) -> None:
 @pytest.mark.parametrize("folder", [*PACKAGES, "tests"])
 def test_names_are_plain(folder: str) -> None:
     found = [fault for path in sorted((ROOT / folder).rglob("*.py")) for fault in name_faults(path, ROOT)]
-    assert [str(fault) for fault in found if not fault.path.startswith(PENDING)] == []
+    assert [str(fault) for fault in found] == []
 
 
 def test_settings_are_plain() -> None:

@@ -44,7 +44,7 @@ OTHERS: tuple[type[Event], ...] = (
     *(NodeOnline, NodeSeen, NodeSilent, NodeOffline),
 )
 KINDS = (JobSubmitted,) * 8 + (ClockTicked,) * 4 + REPORTS + OTHERS
-"""Often enough bids and ticks for runs to be there."""
+"""Kinds of events, with enough bids and ticks for runs to exist."""
 
 
 @st.composite
@@ -150,7 +150,7 @@ def workloads(cell: CellConfigured) -> st.SearchStrategy[LoraWorkload]:
 
 
 def events(configuration: CellConfigured, cell: Cell) -> dict[type[Event], st.SearchStrategy[Event]]:
-    """Every event at its bounds; reports are about runs that there are, where there are any."""
+    """Draw every event at its bounds. Reports are about existing runs, if there are any."""
     named = {"cell": st.just("c")}
     micros = st.sampled_from((0, 1, 10**6, 10**12, MAX_MICROS))
     job = named | {"job_id": st.sampled_from(JOBS)}

@@ -1,4 +1,4 @@
-"""The described state of zones: what an operator reads, policy by policy. Histories check its form."""
+"""The described state of zones for an operator, policy by policy. Histories check its form."""
 
 from schemas.auction.settings import TitanPolicy
 from schemas.solves import SolveRequested

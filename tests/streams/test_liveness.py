@@ -1,4 +1,4 @@
-"""Nodes are silent when they were, not when their reader was late."""
+"""A node counts as silent because it was silent, not because its reader was late."""
 
 import itertools
 

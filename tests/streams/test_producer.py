@@ -13,7 +13,7 @@ RECORD = SentRecord("t", None, b"")
 
 
 def producer(**settings: object) -> ConfirmedProducer:
-    """One whose broker is away."""
+    """Return a producer whose broker does not run."""
     silent = logging.Logger("silent", logging.CRITICAL + 1)
     return ConfirmedProducer(
         KafkaConnection(bootstrap_servers="127.0.0.1:1"), "tests", 0.2, silent, **settings

@@ -17,11 +17,11 @@ class CountOrdered(Command):
     goal: int
     start: int = 0
     fails_at: int | None = None
-    """Here the runner itself fails, and not only the run."""
+    """Count at which the runner itself fails; with a run that fails, it continues."""
 
 
 class CountCancelled(Command):
-    """Count no further."""
+    """Stop counting."""
 
     TYPE: ClassVar = "test.count.cancelled.v1"
     RUNNER: ClassVar = "counting"

@@ -80,7 +80,7 @@ class Fleet(Nodes[ElasticRunner, ElasticSettings]):
                 command = assigned(
                     name, job_id, generation, members, work, resumes=resumes, resume_samples=resume_samples
                 )
-                self.tell(command)
+                self.send(command)
 
     def release(
         self,
@@ -92,10 +92,10 @@ class Fleet(Nodes[ElasticRunner, ElasticSettings]):
     ) -> None:
         """Take a job from nodes."""
         for name in names:
-            self.tell(released(name, job_id, generation, reason, by_s))
+            self.send(released(name, job_id, generation, reason, by_s))
 
     def until(self, condition: Callable[[], object], timeout_s: float = WAIT_S) -> None:
-        """Let the nodes turn until something is so."""
+        """Advance the nodes until a condition holds."""
         self._stop_s = _FIRST_STOP_S
         super().until(condition, timeout_s)
 

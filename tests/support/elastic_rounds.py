@@ -1,4 +1,4 @@
-"""Rounds of elastic allocation: builders, a strategy, and what the GPUs come to."""
+"""Rounds of elastic allocation: builders, a strategy, and sums of GPUs."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,7 +42,7 @@ def training(gpus: float) -> dict[Pool, float]:
 
 @st.composite
 def rounds(draw: st.DrawFn, max_jobs: int = 10) -> Round:
-    """Jobs of all kinds, of which those that run hold what they hold besides the idle GPUs."""
+    """Draw jobs of all kinds. Running jobs hold GPUs besides the idle ones."""
     waiting, running = [], []
     for arrival in range(draw(st.integers(0, max_jobs))):
         is_running = draw(st.booleans())

@@ -1,4 +1,4 @@
-"""Real executors on a real broker, and the cell's part of the conversation."""
+"""Real executors on a real broker, and the messages of the cell to them."""
 
 import multiprocessing
 import os
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class Executors:
-    """Processes that share a store under `root`, and the topics through which they are talked to."""
+    """Processes that share a store under `root`, and the topics of their commands and reports."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class Executors:
         runners: tuple[str, ...] = ("lora",),
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """`nodes` is how the executors connect, `others` how the tests do, if that is otherwise. Below `root`
-        lie the runners that are not the product's own. `timeout_s` is the longest wait for an event."""
+        """`nodes` is the connection of the executors, and `others` that of the tests, if it differs. Runners
+        that are not the product's own are below `root`. `timeout_s` is the longest wait for an event."""
         self.root = root
         self._timeout_s = timeout_s
         self.slot = 0
@@ -115,7 +115,7 @@ class Executors:
         folders = (self.root / "state" / CELL / "checkpoints" / job_id).glob("[0-9]*-[0-9]*")
         return {(int(slot), int(samples)) for slot, samples in (path.name.split("-") for path in folders)}
 
-    # Talking
+    # Commands
 
     def assign(self, node: str, *runs: RunOrder, length_s: float = 300.0) -> Decision:
         """Begin the next slot on a node, now.
@@ -143,10 +143,10 @@ class Executors:
     def _log_path(self, node: str) -> Path:
         return self.root / f"{node}.log"
 
-    # Listening
+    # Reports
 
     def events_of(self, kind: type[FleetEvent], **fields: object) -> list[FleetEvent]:
-        """The events so far of one kind, with these fields."""
+        """Return the events so far of one kind, with these fields."""
         events = [envelope.event for envelope in self.events if isinstance(envelope.event, kind)]
         return [
             event for event in events if all(getattr(event, name) == value for name, value in fields.items())
@@ -194,7 +194,7 @@ def executors(
     runners: tuple[str, ...] = ("lora",),
     timeout_s: float = TIMEOUT_S,
 ) -> Iterator[Executors]:
-    """Executors that are gone, however they were left, when the block ends."""
+    """Yield executors that end with the block, in any state."""
     fleet = Executors(nodes, topic_prefix, root, base_model_dir, others, runners, timeout_s)
     try:
         yield fleet

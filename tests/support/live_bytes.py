@@ -19,7 +19,7 @@ class LiveBytes(TorchDispatchMode):
     def __init__(self, present: Iterable[Tensor]) -> None:
         """
         Args:
-            present: what is there before, and is not counted.
+            present: tensors that exist before, which are not counted.
         """
         super().__init__()
         self._known = weakref.WeakSet(each.untyped_storage() for each in present)

@@ -99,7 +99,7 @@ class Fleet(Nodes[MoeRunner, MoeSettings]):
                     revision=1 if placement else 0,
                     placement=tuple(placement),
                 )
-                self.tell(command)
+                self.send(command)
 
     def place(self, job_id: str, revision: int, layers: Sequence[LayerPlacement]) -> None:
         """Send a placement of experts to all nodes."""
@@ -107,13 +107,13 @@ class Fleet(Nodes[MoeRunner, MoeSettings]):
             command = ExpertsPlaced(
                 zone="z", node=name, job_id=job_id, generation=1, revision=revision, layers=tuple(layers)
             )
-            self.tell(command)
+            self.send(command)
 
     def release(self, job_id: str, reason: RanksReleaseReason = "ended", generation: int = 1) -> None:
         """Take a job from all nodes."""
         for name in self.nodes:
             command = RanksReleased(zone="z", node=name, job_id=job_id, generation=generation, reason=reason)
-            self.tell(command)
+            self.send(command)
 
     def has_begun(self, job_id: str, *names: str) -> Callable[[], bool]:
         """Whether each of these nodes has reported that the job has."""

@@ -28,8 +28,8 @@ def mutated_bytes(source: random.Random, value: bytes) -> bytes:
 
 
 def any_odd_value(source: random.Random, _value: Any) -> Any:
-    """Whatever comes to mind, most of it of a wrong type or out of bounds."""
-    # A copy: who changes the document further must not change the values themselves.
+    """Draw values of many kinds, most of a wrong type or out of bounds."""
+    # A copy: a further change of the document must not change the values themselves.
     return copy.deepcopy(source.choice(ODD_VALUES))
 
 

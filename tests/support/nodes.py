@@ -69,7 +69,7 @@ class Nodes(Generic[T, S]):
         self.nodes[name] = Node(name, runner, reports)
         return self.nodes[name]
 
-    def tell(self, command: Command) -> None:
+    def send(self, command: Command) -> None:
         """Send a command to its node."""
         runner = self.nodes[command.node].runner
         objection = runner.validate(command)
@@ -78,14 +78,14 @@ class Nodes(Generic[T, S]):
         runner.apply(command)
 
     def until(self, condition: Callable[[], object], timeout_s: float = WAIT_S) -> None:
-        """Let the nodes turn until something is so."""
+        """Advance the nodes until a condition holds."""
         deadline_s = time.monotonic() + timeout_s
         while not condition():
-            assert time.monotonic() < deadline_s, f"in vain for {timeout_s} s: {self.told()[-20:]}"
+            assert time.monotonic() < deadline_s, f"in vain for {timeout_s} s: {self.short_reports()[-20:]}"
             self.turn()
 
     def turn(self) -> None:
-        """One turn of each node's loop."""
+        """Run each node's loop once."""
         for node in self.nodes.values():
             node.runner.advance()
         self.rest()
@@ -103,8 +103,8 @@ class Nodes(Generic[T, S]):
             if isinstance(report, kind) and job_id in (None, report.job_id) and node in (None, name)
         ]
 
-    def told(self, job_id: str | None = None) -> list[str]:
-        """All reports, in short."""
+    def short_reports(self, job_id: str | None = None) -> list[str]:
+        """Return all reports in a short form."""
         return [short(report) for report in self.reports(RunReport, job_id)]
 
     def result(self, job_id: str) -> Path:

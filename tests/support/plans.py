@@ -18,7 +18,7 @@ class HeldCells:
         self.by_job: JobCells = {}
 
     def fold(self, decisions: Iterable[Decision]) -> None:
-        """Take the next decisions."""
+        """Fold the next decisions."""
         for decision in decisions:
             match outcome := decision.outcome:
                 case JobAdmitted():

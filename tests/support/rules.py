@@ -55,7 +55,7 @@ class FlooredZone(AuctionZone):
 
 
 def count_from_zero(state: State) -> State:
-    """A state of the first rules as the second start from it."""
+    """Return a state of the second rules from one of the first."""
     return {**state, "zones": {id: {**zone, "refused": 0} for id, zone in state["zones"].items()}}
 
 

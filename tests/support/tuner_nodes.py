@@ -132,7 +132,7 @@ class Fleet(Nodes[TunerRunner, TunerSettings]):
     ) -> None:
         """Send a task's command to its members."""
         for name, _ in members:
-            self.tell(assigned(name, *orders, mode=mode, generation=generation, members=members, **fields))
+            self.send(assigned(name, *orders, mode=mode, generation=generation, members=members, **fields))
 
     def until_over(self, *run_ids: str) -> None:
         """Let the nodes turn until the ends of these runs are reported, and nothing is left to do."""

@@ -15,7 +15,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from executors.devices import Device, use_device
 from executors.lora.base_model import SharedBase, load_base
-from executors.lora.dataset import Cursor, DatasetRoot, take
+from executors.lora.dataset import Cursor, DatasetRoot, next_indices
 from executors.lora.engine import BYTES_PER_GIB, FusedEngine, keep_freed_memory
 from executors.lora.slots.runs import task_of
 from executors.lora.slots.steps import FusedSteps
@@ -171,7 +171,7 @@ def usual_sequence_length(base: SharedBase, datasets: DatasetRoot, name: str) ->
     """
     longest = base.longest_sequence_tokens
     with datasets.open(name, form=base.objective.records) as dataset:
-        chosen, _ = take(len(dataset), 0, Cursor(), min(len(dataset), _SAMPLED_RECORDS))
+        chosen, _ = next_indices(len(dataset), 0, Cursor(), min(len(dataset), _SAMPLED_RECORDS))
         lengths = sorted(len(dataset.tokenized(index, base.tokenizer, longest).token_ids) for index in chosen)
     quantile = lengths[math.ceil(_QUANTILE * len(lengths)) - 1]
     return max(min(sequence_class(quantile), longest), 2)
@@ -243,7 +243,7 @@ class _Measurement:
             yield point
             if following is None:
                 return
-            # A step takes at most as much longer, and as much more memory, as it is larger.
+            # Time and memory of a step grow at most in proportion to its size.
             growth = following / size
             if growth * (point.memory_gib or 0.0) > self._bounds.most_gib:
                 self.end = "memory"

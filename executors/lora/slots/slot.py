@@ -238,9 +238,9 @@ class SlotRuns:
         return finished
 
     def _attach(self, order: RunOrder, newest: Checkpoint | None) -> SlotRun:
-        held, wanted = self._workshop.base_model, self.assignment.base_model
-        if held != wanted:
-            raise RuntimeError(f"the node holds base model {held}, not {wanted}")
+        held, needed = self._workshop.base_model, self.assignment.base_model
+        if held != needed:
+            raise RuntimeError(f"the node holds base model {held}, not {needed}")
         task = task_of(order)
         saved = None if newest is None else self._workshop.checkpoints.restore(newest)
         self._workshop.engine.attach(

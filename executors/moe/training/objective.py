@@ -80,7 +80,7 @@ class Translation:
 
 
 def _side_by_side(rows: Sequence[Sequence[int]], filler: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Rows of tokens, filled on the right, and where they have any: int64 `[rows, tokens]` each."""
+    """Return rows of tokens, padded on the right, and their mask: int64 `[rows, tokens]` each."""
     lengths = torch.tensor([len(row) for row in rows])
     longest = int(lengths.max())
     filled = torch.tensor([[*row, *[filler] * (longest - len(row))] for row in rows])

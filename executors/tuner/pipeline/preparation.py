@@ -12,7 +12,7 @@ from torch import Tensor
 
 from executors.lora.batch import TokenSequence
 from executors.lora.checkpoint import TaskTrainingState
-from executors.lora.dataset import Cursor, take
+from executors.lora.dataset import Cursor, next_indices
 from executors.lora.task import LoraTask, TaskState
 from executors.tuner.data import TokenizedFile
 from executors.tuner.pipeline.group import Channel
@@ -196,7 +196,7 @@ def upcoming(state: TaskState, records: int) -> tuple[list[int], Cursor]:
     engine."""
     task = state.task
     count = min(task.batch_size, task.total_samples - state.samples_done)
-    return take(records, task.seed, state.cursor, count)
+    return next_indices(records, task.seed, state.cursor, count)
 
 
 def read_batch(state: TaskState, data: TokenizedFile) -> tuple[TokenSequence, ...]:

@@ -46,9 +46,9 @@ class OtherPolicies:
             source: Source of the configuration, for messages.
 
         Raises:
-            CommandError: the fixed price is missing or superfluous; or neither a zone nor `prices` has all
-                bounds, which the printed form needs and pdFTSP if it has any; or the policy of a zone has no
-                such prices; or a zone is invalid under its new policy.
+            CommandError: the fixed price is missing or superfluous; bounds are missing, of which the printed
+            form needs all, and pdFTSP all or none; the policy of a zone has no such prices; or a zone is
+            invalid under its new policy.
         """
         if (self.price_per_thousand_samples_micros is None) == (self.policy == "fixed-price"):
             raise CommandError(

@@ -31,8 +31,9 @@ class ElasticView(PolicyView):
     figures = ElasticFiguresView()
 
     def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:
-        """Return a clearing of servers whole, as it names the jobs that are preempted together; of a zone's
-        staffing, the queue up to the job, or the reclaims that would preempt it."""
+        """Return the part of a record about a job. A clearing of servers is returned whole, since it names
+        the jobs that are preempted together. Of a zone's staffing, it is the queue up to the job, or the
+        reclaims that would preempt it."""
         match record:
             case ServersCleared() if job_id in (*record.preempted, *record.scaled_in):
                 return record

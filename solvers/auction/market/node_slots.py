@@ -146,8 +146,8 @@ def fullest_rows(node_slots: NodeSlots, demand: Demand) -> Ints:
 
 @kernel
 def count_room(node_slots: NodeSlots, demand: Demand) -> tuple[int, int, int, int]:
-    """Count node-slots that a task might use: with room, on a closed node, without compute, without memory;
-    each counted once."""
+    """Count the node-slots that a task might use: those with room; those on a closed node; of the rest, those
+    without compute; and those that only lack memory."""
     slots = node_slots.free_samples.shape[0]
     all_of_them = is_open = with_compute = with_room = 0
     for index in range(node_slots.class_bounds.size - 1):

@@ -88,8 +88,8 @@ MOST_STALE_PER_TASK = 20
 def solve_by_columns(instance: Instance, time_limit_s: float, relative_gap: float) -> OfflineSolution:
     """Return plans for an instance, checked, and the bound by its relaxation.
 
-    The bound holds whenever its search ends (Eq. 6 at any prices >= 0), which is as soon as it proves the gap
-    for the best plans found. The solution states the remaining gap.
+    The bound holds whenever its search ends (Eq. 6 at any prices >= 0). The search ends as soon as the gap of
+    the best plans found is proven. The solution states the remaining gap.
 
     Args:
         time_limit_s: total limit. Every task is placed once even if that exceeds the limit.

@@ -18,10 +18,12 @@ MOST_AWAY = 1 / 32
 """Most counted units of losers with higher offers, likewise: enough to detect demand for near slots by bids
 that never win. Held by `test_held_constants.py`."""
 FORGOTTEN_AFTER = 4
-"""Memories after which nothing is remembered, if their slots pass at once. Held by `test_demand_curve.py`."""
+"""Number of memory spans after which nothing is remembered, if their slots pass at once. Held by
+`test_demand_curve.py`."""
 SURPRISE = 2.0
-"""Factor of a strong difference from the remembered demand, plus a standard deviation: with few bids, twice
-as many may be chance. Held by `test_demand_curve.py` and the recorded outcomes."""
+"""Least factor between demand and remembered demand, besides a standard deviation, that is a strong
+difference: with few bids, twice as many may be chance. Held by `test_demand_curve.py` and the recorded
+outcomes."""
 BUSY_PART = 1 / 2
 """Expected demand, as a part of the mean, below which even less demand is no evidence of a change. Held by
 `test_held_constants.py`."""
@@ -98,8 +100,7 @@ FASTEST_FALL = 0.5
 # The posted prices and the plans.
 
 GUARD_PART = 0.7
-"""Part of the way from base to guard that the price of a full node-slot goes. Held by the recorded
-outcomes."""
+"""Price of a full node-slot, as a part of the way from base to guard. Held by the recorded outcomes."""
 FLOOR_PART = 1 / 8
 """Least price of room, as a part of the operational cost of full use of the reservation; room and operation
 together cost at least the whole. So a user who reserves room and uses little of it, or withdraws, pays for it
@@ -117,8 +118,8 @@ by `test_haste.py`."""
 MOST_COUNTED = HIGH_OFFER + MOST_PREMIUM
 """Largest counted offer, as a multiple of the typical density. Held by `test_held_constants.py`."""
 SHORT_WINDOW_PART = 1 / 2
-"""Short window, as a part of the mean window: tasks with less time are in haste, more with less time. Held by
-`test_haste.py` and the recorded outcomes."""
+"""Short window, as a part of the mean window. Tasks with less time are in haste: the less time, the more.
+Held by `test_haste.py` and the recorded outcomes."""
 RARE_PART = 1 / 8
 """Part of tasks in haste below which their premium is reduced in proportion: a few tasks must not make a zone
 withhold its room from all others. Held by `test_haste.py`."""

@@ -42,15 +42,15 @@ class DayPattern:
         self._days = np.zeros(HOURS_PER_DAY, np.int64)
         """Number of averaged days, at most `MEMORY_DAYS`, (hours,)."""
         self._sums: Floats = np.zeros(4)
-        """Faded sums over compared hours: their count; and, of the differences of hour and average from the
-        mean, the squares of the average's, the products, and the squares of the hour's."""
+        """Faded sums over compared hours of 1, x x, x y and y y, where x is the difference of the average
+        from the mean, and y that of the hour."""
         self._mean_units = 0.0
         """Mean demand of a slot over those days."""
         self._mean_days = 0
         """Number of days of that mean, at most `MEMORY_DAYS`."""
         self._lately: Floats = np.zeros(2)
-        """Faded sums over compared slots, of the differences from the mean: the squares of the hour's, and
-        the products with the slot's."""
+        """Faded sums over compared slots of x x and x y, where x is the difference of the hour from the mean,
+        and y that of the slot."""
         self._day = -1
         """Number of the present day since the beginning of 1970."""
         self._is_whole = False
@@ -60,8 +60,8 @@ class DayPattern:
         """Demand of the present day, and the number of past slots, (hours,) each."""
         self.believed_part = 0.0
         """Weight of the pattern: the repeating part of an hour's difference from the mean, from 0 to 1. It is
-        the slope of the regression of hours on their averages of earlier days, less its standard error, times
-        that of the last hours' slots if below 1."""
+        the slope of the regression of hours on their averages of earlier days, less its standard error. It is
+        multiplied by the slope over the slots of the last hours, if that is below 1."""
         self.by_hour: tuple[float, ...] = (1.0,) * HOURS_PER_DAY
         """Expected demand of a slot that begins in each hour, as a part of the mean."""
         self._ahead: Floats = np.arange(1.0, horizon_slots + 1)
@@ -119,7 +119,7 @@ class DayPattern:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take the state of another."""
+        """Set the state."""
         self._shape, self._sums, self._lately, self._units = (
             np.array(state[name], float) for name in ("shape", "sums", "lately", "units")
         )

@@ -8,11 +8,11 @@ Mirrokni, "The Best of Many Worlds", 2023). A part of the free room is a safety 
 it is larger, the fewer tasks the zone holds and the more their offers differ. The *guard* is the density at
 which the demand would fit into a fifth of that room: the last room of a slot is kept for it.
 
-Sales that are faster than a zone can have all day raise both by the chance that they continue.
+If sales are faster than a zone can have them all day, both levels rise by the chance that the sales continue.
 
-The guard stays within a factor of the base, or of the operational cost. Both rise by at most a factor for the
-share of the span that is sold, and fall by at most a part per slot. Rises by withdrawn awards are undone when
-the next slot begins, as far as no other demand supports them.
+The guard stays within a factor of the base, or of the operational cost. A rise of both is limited to a
+factor, which grows with the share of the span that is sold; a fall is limited to a part per slot. Rises by
+withdrawn awards are undone when the next slot begins, as far as no other demand supports them.
 """
 
 import math

@@ -116,8 +116,8 @@ def placed_plan(
     weights: Weights,
     budget_steps: int,
 ) -> PlacedPlan:
-    """Return the cheapest plan at posted prices, and one that ends with the same last node-slot and has the
-    rest of the work before it, at the least weight.
+    """Return the cheapest plan at posted prices, and the plan to be placed: it has the same last node-slot,
+    and the rest of the work before it at the least weight.
 
     Args:
         compute_price, memory_price, operational: (slots, classes) as for `cheapest`.

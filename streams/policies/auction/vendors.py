@@ -116,8 +116,8 @@ class Vendors:
                 self._report(event)
 
     def note_late(self) -> None:
-        """Mark every job to be replanned that has lost slots without a delivery, as a slot begins. The vendor
-        gets no further orders before its next quote."""
+        """At the start of a slot, mark the jobs to be replanned that have lost slots for lack of a delivery.
+        Their vendors get no orders before their next quotes."""
         for job in self._book.jobs.values():
             if job.order is None or not job.awaits_delivery or not self._book.miss_slots(job):
                 continue
@@ -127,8 +127,8 @@ class Vendors:
                 self._outcomes.add(late)
 
     def refuse_data(self, job: PlannedJob, order: VendorOrder, failed: RunFailed) -> None:
-        """Apply the report of a node that the data of a job are not those of its delivery. The vendor returns
-        its payment; before the first run, another vendor may get the order."""
+        """Apply a node's report that the data of a job differ from its delivery. The vendor returns its
+        payment. Before the first run, another vendor may get the order."""
         self._close(job, order, "data_differ", facts_of_failure(failed))
 
     def inherit(self, before: "Vendors") -> None:
@@ -143,7 +143,7 @@ class Vendors:
         self.quotes = {quote.vendor: quote for quote in quotes}
 
     def _is_of_another_zone(self, event: PreprocessingReport) -> bool:
-        """Return whether another zone with vendors answers a report: that of a live job."""
+        """Return whether a report is on a live job of another zone with vendors, which answers it."""
         job = self._jobs.get(event.job_id)
         return job is not None and job.zone != self._zone and job.zone in self._market_zones
 

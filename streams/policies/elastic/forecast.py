@@ -18,8 +18,8 @@ from streams.policies.elastic.workforce import Workforce
 MOST_LOOKS = 50_000
 """Most comparisons of the first waiting jobs of each size, in one quote: some ten milliseconds."""
 MOST_PASSES = 8
-"""Most passes over jobs whose patience ends before the start: each may delay it, so that more jobs precede
-it."""
+"""Most passes that add jobs whose patience ends before the start. Each pass may delay the start, so that
+further jobs precede it."""
 _ROUNDING = 1e-9
 
 

@@ -109,8 +109,8 @@ class ServerSizes:
         return node in self._training_gpus
 
     def needed(self, servers: Iterable[str], shapes: Iterable[LeastDemand]) -> Iterator[str]:
-        """Yield the servers that some job needs to ever run, in the given order: servers that are not needed
-        count as gone for those after them."""
+        """Yield those of some servers without which a job could never run. They are checked in the given
+        order: a server that is not needed counts as gone for the next."""
         most_workers: dict[int, int] = {}
         for shape in shapes:
             most_workers[shape.gpus_per_worker] = max(

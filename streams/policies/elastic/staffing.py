@@ -113,7 +113,8 @@ def _harmless(lent: Lent) -> int:
 
 
 def _reclaims(lent: Lent, choose: Choice) -> tuple[int, list[Reclaim]]:
-    """Return how many servers can leave without a preempted job, and the smallest larger reclaims."""
+    """Return the number of servers that can leave without a preempted job, and the smallest reclaims above
+    that number."""
     harmless, reclaims = _harmless(lent), list[Reclaim]()
     for count in range(harmless + 1, min(harmless + MOST_CHOICES, len(lent.servers)) + 1):
         reclaim = choose(lent, count)

@@ -82,8 +82,8 @@ class Holdings:
         return None
 
     def holds_up(self, job: MoeJob) -> bool:
-        """Return whether no job may begin before one that has been passed too often: its devices belong to
-        jobs that may be preempted, or to jobs that have just begun and may be over soon."""
+        """Return whether no job may begin before one that has been passed too often: the devices for it are
+        held by jobs that may be preempted, or by jobs that have just begun and may be over soon."""
         others = (
             self._devices[other.job_id]
             for user in self._order

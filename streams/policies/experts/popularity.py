@@ -17,9 +17,9 @@ from solvers.experts.placement import DeviceGroup, ExpertPlacement
 MAX_SLOTS = 16_384
 """Most layers x devices x experts per device of one service: a placement of all of them fits a command."""
 MOST_COMMANDED_SLOTS = 1_500_000
-"""Most slots of the layers that change at a time, times the nodes, each of which gets a command with all of
-them: about 4 MB of decisions. Other layers follow with the next report. No placement on up to 91 nodes has
-more."""
+"""Most slots of the layers that change at a time, times the number of nodes, since each node gets a command
+with all of these slots: about 4 MB of decisions. Other layers follow with the next report. No placement on up
+to 91 nodes has more."""
 MAX_TOKENS = 2**63 - 1
 """Largest count that a snapshot can write: counts that false reports increase stay there."""
 _PLACES = 6

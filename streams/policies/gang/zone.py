@@ -135,8 +135,8 @@ class GangZone(ZonePolicy, Generic[G, R]):
 
     @abstractmethod
     def _needed(self, nodes: Iterable[str]) -> Iterable[str]:
-        """Yield the nodes without which a job would never run, in the given order: nodes that are not needed
-        count as gone for those after them."""
+        """Yield those of some nodes without which a job could never run. They are checked in the given order:
+        a node that is not needed counts as gone for the next."""
 
     def _give_up_silent(self) -> None:
         """Count silent runs as failed, some ten times per timeout."""

@@ -246,8 +246,8 @@ class TaskAllocation:
         return [_forecast_of(job, job.merge) for job in jobs if job.merge is not None]
 
     def _start_from_library(self, job: TuningJob) -> list[MergeForecast]:
-        """Note the adapter that a job starts from which begins alone, and return its forecast; empty if it
-        starts from none. No plan decides it, since an adapter takes no GPUs and no wait."""
+        """Note the adapter of the library from which a job starts that begins alone, and return its forecast;
+        empty without one. Plans do not decide it, since an adapter needs neither GPUs nor a wait."""
         best: tuple[LibraryAdapter, TransferForecast] | None = None
         for adapter in self._tasks.library.offered(job):
             known = self._knowledge.library_start(adapter.kind, job)

@@ -1,4 +1,4 @@
-"""Runs of one setting are of the same jobs, whatever scheme allocates, and are measured over all of them."""
+"""Runs of one setting have the same jobs under every scheme, and their figures count all jobs."""
 
 from dataclasses import replace
 

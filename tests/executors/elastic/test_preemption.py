@@ -34,7 +34,7 @@ def test_a_job_without_checkpoints_starts_over(fleet: Fleet, alone: Trained) -> 
     fleet.until(lambda: fleet.progress("j") > 0)
     fleet.release("j", 1, ["n1"], "preempted")
     fleet.until(fleet.is_over("j", "n1"))
-    assert fleet.told("j")[-1] == "n1 j/1 run.progressed 0 complete"
+    assert fleet.short_reports("j")[-1] == "n1 j/1 run.progressed 0 complete"
     assert fleet.checkpoints("j") == []
     fleet.assign("j", 2, [("n2", 1)], work, resumes=True)
     fleet.until(fleet.is_over("j", "n2", generation=2))
@@ -74,7 +74,7 @@ def test_restarted_job_ends_its_former_run(fleet: Fleet) -> None:
     old = fleet.pids("n1")
     fleet.assign("j", 2, [("n1", 1)], work, resumes=True)
     fleet.until(fleet.has_started("j", 2, "n1"))
-    assert [line for line in fleet.told("j") if "complete" in line or "started" in line] == [
+    assert [line for line in fleet.short_reports("j") if "complete" in line or "started" in line] == [
         "n1 j/1 run.started 0",
         "n1 j/1 run.progressed 0 complete",
         "n1 j/2 run.started 0",
@@ -92,7 +92,7 @@ def test_a_finished_job_is_reported_again_without_training(fleet: Fleet) -> None
     first, again = sorted(fleet.reports(RunFinished, "j"), key=lambda report: report.run_id)
     assert (first.node, again.node, again.run_id) == ("n1", "n2", "j/2")
     assert (first.loss, first.samples_done) == (again.loss, again.samples_done)
-    assert fleet.told("j")[-1] == "n2 j/2 run.finished 8"
+    assert fleet.short_reports("j")[-1] == "n2 j/2 run.finished 8"
 
 
 def test_a_node_that_stops_checkpoints_and_reports(fleet: Fleet) -> None:

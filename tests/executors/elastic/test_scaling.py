@@ -29,7 +29,7 @@ def test_two_workers_train_what_one_would(fleet: Fleet, alone: Trained) -> None:
     (finished,) = fleet.reports(RunFinished)
     assert (finished.node, finished.samples_done, finished.run_id) == ("n1", 604, "j/1")
     # The other member has ended, too, and no second report of the job follows.
-    assert fleet.told("j")[-1] == "n2 j/1 run.progressed 604 complete"
+    assert fleet.short_reports("j")[-1] == "n2 j/1 run.progressed 604 complete"
 
 
 @pytest.mark.long
@@ -99,7 +99,7 @@ def test_a_generation_is_superseded_before_it_comes_together(fleet: Fleet, alone
         fleet.until(fleet.has_started("j", 3, "n1", "n3"))
     fleet.until(fleet.is_over("j", "n1", "n2", "n3"))
     Trained.of(fleet, "j").assert_like(alone)
-    assert fleet.told("j").count("n2 j/2 run.progressed 0 complete") == 1
+    assert fleet.short_reports("j").count("n2 j/2 run.progressed 0 complete") == 1
 
 
 def test_absent_member_stops_no_other(fleet: Fleet) -> None:

@@ -125,7 +125,7 @@ def test_rank_finds_meeting_of_new_rank_0(folder: JobFolder) -> None:
     leader = Meeting.attend(folder, membership(0), _HOST)
     assert leader is not None
     leader.enter()
-    meeting = follower.come_together(membership(1), 5.0, is_wanted=lambda: True)
+    meeting = follower.come_together(membership(1), 5.0, is_needed=lambda: True)
     assert meeting is not None
     assert leader.all_entered
 
@@ -133,10 +133,10 @@ def test_rank_finds_meeting_of_new_rank_0(folder: JobFolder) -> None:
 def test_a_note_of_another_rank_ends_the_wait(folder: JobFolder) -> None:
     folder.write_failure(1, "bad data", permanent=True)
     with pytest.raises(PeerFailedError, match="bad data") as raised:
-        Assembly(folder, _HOST).come_together(membership(1), 5.0, is_wanted=lambda: True)
+        Assembly(folder, _HOST).come_together(membership(1), 5.0, is_needed=lambda: True)
     assert raised.value.is_permanent
 
 
 def test_rank_waits_only_for_its_timeout(folder: JobFolder) -> None:
     with pytest.raises(PeerFailedError, match=r"not all 2 ranks of generation 1 have joined in 0\.02 s"):
-        Assembly(folder, _HOST).come_together(membership(1), 0.02, is_wanted=lambda: True)
+        Assembly(folder, _HOST).come_together(membership(1), 0.02, is_needed=lambda: True)

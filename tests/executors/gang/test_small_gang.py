@@ -47,11 +47,11 @@ class Fleet(Nodes[LineRunner, JobSettings]):
                 workload=work,
                 **fields,
             )
-            self.tell(command)
+            self.send(command)
 
     def release(self, reason: str, generation: int = 1, names: Sequence[str] = ("n1", "n2")) -> None:
         for name in names:
-            self.tell(LineReleased(zone="z", node=name, job_id="j", generation=generation, reason=reason))
+            self.send(LineReleased(zone="z", node=name, job_id="j", generation=generation, reason=reason))
 
     def has_started(self, generation: int, *names: str) -> Callable[[], bool]:
         return lambda: (

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from executors.lora.base_model import SharedBase, load_base
 from executors.lora.checkpoint import encode_state
-from executors.lora.dataset import Cursor, DatasetRoot, take
+from executors.lora.dataset import Cursor, DatasetRoot, next_indices
 from executors.lora.engine import FusedEngine
 from executors.lora.task import LoraTask
 from schemas.lora import ALL_LINEAR
@@ -69,7 +69,7 @@ def test_peft_gives_same_logits_with_adapter(
 
     plain = AutoModelForCausalLM.from_pretrained(directory).eval()
     with datasets.open(task.dataset) as dataset, torch.no_grad():
-        indices, _ = take(len(dataset), task.seed, Cursor(0, 6), 2)
+        indices, _ = next_indices(len(dataset), task.seed, Cursor(0, 6), 2)
         input_ids = torch.tensor(
             [dataset[i].tokenize(base.tokenizer, task.sequence_length).token_ids for i in indices]
         )

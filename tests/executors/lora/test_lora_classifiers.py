@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from executors.lora.base_model import BaseModelError, SharedBase, load_base
-from executors.lora.dataset import Cursor, DatasetError, DatasetRoot, take
+from executors.lora.dataset import Cursor, DatasetError, DatasetRoot, next_indices
 from executors.lora.engine import FusedEngine
 from executors.lora.task import LoraTask
 from tests.support.checkpoints import load, save
@@ -57,7 +57,7 @@ def plain_batch(directory: Path, base: SharedBase, task: LoraTask, labelled: Dat
     """The batch that the task takes after so many samples, padded, as a user of transformers has it."""
     tokenizer = AutoTokenizer.from_pretrained(directory)
     with labelled.open(task.dataset, form=base.objective.records) as dataset:
-        indices, _ = take(len(dataset), task.seed, Cursor(0, done), task.batch_size)
+        indices, _ = next_indices(len(dataset), task.seed, Cursor(0, done), task.batch_size)
         records = [dataset[index] for index in indices]
     encoded = tokenizer(
         [record.text for record in records],

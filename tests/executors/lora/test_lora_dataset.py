@@ -21,7 +21,7 @@ from executors.lora.dataset import (
     DatasetRoot,
     FileIdentity,
     RecentIndices,
-    take,
+    next_indices,
 )
 from executors.lora.engine import FusedEngine
 from executors.lora.record_fields import read_json
@@ -313,10 +313,10 @@ def test_records_are_read_after_file_is_replaced(root: Path) -> None:
     counts=st.lists(st.integers(1, 50), min_size=1, max_size=8),
 )
 def test_parts_equal_whole_and_epochs_are_complete(record_count: int, seed: int, counts: list[int]) -> None:
-    at_once, end = take(record_count, seed, Cursor(), sum(counts))
+    at_once, end = next_indices(record_count, seed, Cursor(), sum(counts))
     in_parts, cursor = [], Cursor()
     for count in counts:
-        indices, cursor = take(record_count, seed, cursor, count)
+        indices, cursor = next_indices(record_count, seed, cursor, count)
         in_parts += indices
     assert (in_parts, cursor) == (at_once, end)
     for epoch in range(len(at_once) // record_count):
@@ -324,8 +324,8 @@ def test_parts_equal_whole_and_epochs_are_complete(record_count: int, seed: int,
 
 
 def test_epochs_and_tasks_are_shuffled_differently() -> None:
-    two_epochs, _ = take(50, 1, Cursor(), 100)
-    other_seed, _ = take(50, 2, Cursor(), 50)
+    two_epochs, _ = next_indices(50, 1, Cursor(), 100)
+    other_seed, _ = next_indices(50, 2, Cursor(), 50)
     assert two_epochs[:50] != two_epochs[50:]
     assert two_epochs[:50] != other_seed
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from executors.lora.base_model import SharedBase, load_base
-from executors.lora.dataset import Cursor, DatasetRoot, take
+from executors.lora.dataset import Cursor, DatasetRoot, next_indices
 from executors.lora.engine import FusedEngine
 from executors.lora.task import LoraTask
 from tests.support.checkpoints import save
@@ -136,7 +136,7 @@ def test_loss_and_gradients_are_those_of_peft(
     reference = PeftModel.from_pretrained(reference, checkpoint, is_trainable=True)
     token_losses = []
     with datasets.open(task.dataset) as dataset:
-        indices, _ = take(len(dataset), task.seed, Cursor(0, 3), 3)
+        indices, _ = next_indices(len(dataset), task.seed, Cursor(0, 3), 3)
         for index in indices:
             sequence = dataset[index].tokenize(base.tokenizer, task.sequence_length)
             input_ids = torch.tensor([sequence.token_ids])

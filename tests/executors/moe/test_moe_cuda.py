@@ -16,7 +16,7 @@ HIDDEN, INTERMEDIATE, EXPERTS = 64, 128, 8
 
 
 def block_of(gating: Gating, gated: bool = True) -> MoeBlock:
-    """On the CPU, in float64, with all parameters drawn."""
+    """Return a layer on the CPU, in float64, with all parameters drawn."""
     generator = torch.Generator().manual_seed(3)
     experts = Experts(EXPERTS, HIDDEN, INTERMEDIATE, activation="silu", gated=gated, bias=True)
     block = MoeBlock(Router(HIDDEN, EXPERTS), gating, experts)
@@ -39,7 +39,7 @@ def outputs_and_gradients(block: MoeBlock, states: Tensor) -> list[Tensor]:
 
 
 def distance(ours: Tensor, truth: Tensor) -> float:
-    """Relative to the size of the truth."""
+    """Return the distance relative to the norm of the reference."""
     return float((ours.cpu().double() - truth).norm() / truth.norm())
 
 

@@ -152,7 +152,7 @@ def test_data_that_changed_since_the_checkpoint(worker: LoneWorker) -> None:
 
 def test_a_diverging_profile_run_fails(fleet: Fleet) -> None:
     wild = workload(hyperparameters=_WILD)
-    fleet.tell(profile_of("n1", order("a", wild), iterations=1_024))
+    fleet.send(profile_of("n1", order("a", wild), iterations=1_024))
     fleet.until_over("a/1")
     (failed,) = fleet.reports(RunFailed)
     assert failed.permanent
@@ -172,7 +172,7 @@ def test_what_this_node_does_not_train(fleet: Fleet) -> None:
 
 
 def test_a_profile_run_that_has_no_time_fails(fleet: Fleet) -> None:
-    fleet.tell(profile_of("n1", order("a"), limit_s=1e-6))
+    fleet.send(profile_of("n1", order("a"), limit_s=1e-6))
     fleet.until_over("a/1")
     (failed,) = fleet.reports(RunFailed)
     assert failed.error.startswith("limit_s: ")

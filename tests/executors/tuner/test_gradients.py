@@ -29,7 +29,7 @@ def batch_of(loader: Loader, work: TuningWorkload) -> list[Sample]:
 
 
 def gradient_on(trainer: Trainer, batch: list[Sample], world: int) -> tuple[Tensor, Tensor]:
-    """The sums over `world` workers, one after another."""
+    """Return the sums over `world` workers, computed one after another."""
     gradient, sums = torch.zeros_like(trainer.adapter.gradient), torch.zeros(1, 2)
     for rank in range(world):
         sums += trainer.accumulate([batch[place] for place in share(len(batch), rank, world)], 7, 1)

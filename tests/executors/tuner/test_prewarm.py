@@ -76,9 +76,9 @@ def test_index_belongs_to_one_version_of_file(tuner_settings: TunerSettings, tmp
 def test_node_prepares_ordered_loader(fleet: Fleet) -> None:
     command = LoaderPrewarmed(zone="z", node="n1", order=order("a", workload(3)), starts_s=time.time() + 5.0)
     assert fleet.nodes["n1"].runner.validate(command) is None
-    fleet.tell(command)
+    fleet.send(command)
     bad = order("b", workload(dataset="bad.jsonl"))
-    fleet.tell(command.model_copy(update={"order": bad}))
+    fleet.send(command.model_copy(update={"order": bad}))
     indices = fleet.root / "state" / "c" / "tuner-indices" / "n1"
     until(lambda: len(list(indices.glob("*.index"))) == 2)
     # A base model that cannot be prepared harms no task.

@@ -25,7 +25,7 @@ def sequences(worker: LoneWorker, dataset: str = "pairs.jsonl", count: int = 8) 
 
 
 def test_profile_run_reports_its_measurements(fleet: Fleet) -> None:
-    fleet.tell(profile_of("n1", order("a")))
+    fleet.send(profile_of("n1", order("a")))
     fleet.until_over("a/1")
     assert len(fleet.reports(RunStarted)) == 1
     (report,) = fleet.reports(TaskProfiled)
@@ -43,21 +43,21 @@ def test_profile_run_reports_its_measurements(fleet: Fleet) -> None:
 
 def test_throttled_steps_take_their_time(fleet: Fleet) -> None:
     fleet.add("slow", least_sequence_s=0.05)
-    fleet.tell(profile_of("slow", order("a")))
+    fleet.send(profile_of("slow", order("a")))
     fleet.until_over("a/1")
     (report,) = fleet.reports(TaskProfiled)
     assert min(each.step_s for each in report.steps) >= 6 * 0.05
 
 
 def test_a_profile_run_without_validation_data(fleet: Fleet) -> None:
-    fleet.tell(profile_of("n1", order("a", workload(validation=None, sharing=False))))
+    fleet.send(profile_of("n1", order("a", workload(validation=None, sharing=False))))
     fleet.until_over("a/1")
     (report,) = fleet.reports(TaskProfiled)
     assert report.accuracy is None
 
 
 def test_whole_epoch_profile_reports_its_accuracy(fleet: Fleet) -> None:
-    fleet.tell(profile_of("n1", order("a"), iterations=12))
+    fleet.send(profile_of("n1", order("a"), iterations=12))
     fleet.until_over("a/1")
     (report,) = fleet.reports(TaskProfiled)
     assert len(report.losses) == 12, "it goes on after its epoch of eight"

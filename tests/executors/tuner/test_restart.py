@@ -31,7 +31,7 @@ def test_an_unfinished_task_goes_on_from_its_checkpoint(fleet: Fleet) -> None:
     fleet.until(lambda: fleet.reports(RunStarted))
     assert fleet.reports(RunStarted)[0].samples_done >= kept > 0
     assert node.runner.validate(assigned("n2", order("a"), members=(("n2", 1),))).kind == "out_of_date"
-    fleet.tell(released("n2", "a"))
+    fleet.send(released("n2", "a"))
     fleet.until_over("a/1")
 
 
@@ -69,11 +69,11 @@ def test_unreported_end_is_reported_after_restart(fleet: Fleet) -> None:
     fleet.add("n2")
     fleet.assign(order("a", workload(_LONG)), members=(("n2", 1),))
     fleet.until(lambda: fleet.reports(TaskEvaluated))
-    fleet.tell(released("n2", "a", reason="withdrawn"))
+    fleet.send(released("n2", "a", reason="withdrawn"))
     state = kill(fleet.nodes["n2"])
     fleet.add("n2", state=state)
     fleet.until_over("a/1")
-    assert fleet.told("a") == ["n2 a/1 run.progressed 0 complete"]
+    assert fleet.short_reports("a") == ["n2 a/1 run.progressed 0 complete"]
     assert fleet.checkpoints("a") == []
 
 
@@ -107,13 +107,13 @@ def test_task_ends_on_all_nodes_together(fleet: Fleet) -> None:
     fleet.add("n2")
     fleet.assign(order("a", workload(_LONG)), members=(("n1", 1), ("n2", 1)))
     fleet.until(lambda: fleet.reports(TaskEvaluated))
-    fleet.tell(released("n2", "a"))
-    fleet.until(lambda: "complete" in " ".join(fleet.told("a")))
+    fleet.send(released("n2", "a"))
+    fleet.until(lambda: "complete" in " ".join(fleet.short_reports("a")))
     assert [each.node for each in fleet.ends("a/1")] == ["n2"]
     # This node's workers have stopped, too; it reports that when it is released.
     for _ in range(20):
         fleet.turn()
-    fleet.tell(released("n1", "a"))
+    fleet.send(released("n1", "a"))
     fleet.until_over("a/1")
     ends = list(fleet.ends("a/1"))
     assert {each.node for each in ends} == {"n1", "n2"}

@@ -75,25 +75,25 @@ def test_workers_keep_base_model_between_tasks(fleet: Fleet) -> None:
     pids = fleet.nodes["n1"].runner.pids
     work = workload(400)
     fleet.assign(order("a", work))
-    fleet.until(lambda: "n1 a/1 run.started 0" in fleet.told())
-    fleet.tell(released("n1", "a"))
+    fleet.until(lambda: "n1 a/1 run.started 0" in fleet.short_reports())
+    fleet.send(released("n1", "a"))
     fleet.assign(order("b", workload(6)), members=(("n1", 2),))
     fleet.until_over("a/1", "b/1")
     assert fleet.nodes["n1"].runner.pids == pids
     (newest,) = fleet.checkpoints("a")
     done = int(newest.partition("-")[2]) // 6
-    assert f"n1 a/1 run.progressed {6 * done} complete" in fleet.told("a")
+    assert f"n1 a/1 run.progressed {6 * done} complete" in fleet.short_reports("a")
     assert 0 < done < 400
 
 
 def test_task_on_other_gpus_resumes_last_step(fleet: Fleet, tmp_path: Path) -> None:
     fleet.assign(order("a", workload(150)))
-    fleet.until(lambda: len(fleet.told("a")) > 3)
+    fleet.until(lambda: len(fleet.short_reports("a")) > 3)
     fleet.assign(order("a", workload(150), 2, 1), generation=2, members=(("n1", 2),))
     fleet.until_over("a/2")
     (ended,) = fleet.ends("a/1")
     assert ended.samples_done > 0
-    assert f"n1 a/2 run.started {ended.samples_done}" in fleet.told("a")
+    assert f"n1 a/2 run.started {ended.samples_done}" in fleet.short_reports("a")
     (finished,) = fleet.reports(RunFinished)
     assert (finished.run_id, finished.samples_done) == ("a/2", 900)
 

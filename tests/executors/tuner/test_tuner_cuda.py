@@ -27,7 +27,7 @@ def job(job_id: str, iterations: int = 20, generation: int = 1, done: int = 0, *
 
 
 def test_profile_run_measures_device(fleet: Fleet) -> None:
-    fleet.tell(profile_of("n1", job("a", hyperparameters={})))
+    fleet.send(profile_of("n1", job("a", hyperparameters={})))
     fleet.until_over("a/1")
     (report,) = fleet.reports(TaskProfiled)
     # Each of another batch, and with dropout: so few need not fall from the first to the last.
@@ -42,7 +42,7 @@ def test_switched_task_gives_same_result(fleet: Fleet) -> None:
     fleet.assign(job("parts", 40))
     fleet.until(lambda: fleet.reports(TaskEvaluated, "parts"))
     fleet.assign(job("other", 15, dataset="other.jsonl"))
-    fleet.tell(released("n1", "parts"))
+    fleet.send(released("n1", "parts"))
     fleet.until_over("other/1", "parts/1")
     done = fleet.reports(TaskEvaluated, "parts")[-1].samples_done
     fleet.assign(job("parts", 40, 2, done), generation=2)

@@ -15,7 +15,7 @@ def train_alone(fleet: Fleet, job_id: str, least: int = 10) -> int:
     """Train a job for some steps, alone; how many they were."""
     fleet.assign(order(job_id, workload(_LONG)))
     fleet.until(lambda: any(each.samples_done >= 6 * least for each in fleet.reports(TaskEvaluated, job_id)))
-    fleet.tell(released("n1", job_id))
+    fleet.send(released("n1", job_id))
     fleet.until_over(f"{job_id}/1")
     (end,) = fleet.ends(f"{job_id}/1")
     return end.samples_done // 6
@@ -29,18 +29,18 @@ def test_undone_merge_keeps_donor_and_resets_receiver(
         order("a", workload(_LONG), 2, done), order("b", workload(_LONG), 2), mode="temporal", generation=2
     )
     fleet.until(lambda: any(each.phase == "donor" for each in fleet.reports(TaskEvaluated, "b")))
-    fleet.tell(released("n1", "b", generation=2, reason="undone"))
+    fleet.send(released("n1", "b", generation=2, reason="undone"))
     fleet.until_over("a/2", "b/2")
     (kept,) = fleet.ends("a/2")
     assert kept.samples_done > 6 * done
-    assert "n1 b/2 run.progressed 0 complete" in fleet.told("b")
+    assert "n1 b/2 run.progressed 0 complete" in fleet.short_reports("b")
     assert fleet.checkpoints("a")[-1] == f"2-{kept.samples_done}"
     assert fleet.checkpoints("b") == []
     # Both go on alone.
     fleet.assign(order("a", workload(_LONG), 3, kept.samples_done // 6), generation=3)
-    fleet.until(lambda: f"n1 a/3 run.started {kept.samples_done}" in fleet.told("a"))
+    fleet.until(lambda: f"n1 a/3 run.started {kept.samples_done}" in fleet.short_reports("a"))
     fleet.assign(order("b", workload(_LONG), 3), generation=3)
-    fleet.until(lambda: "n1 b/3 run.started 0" in fleet.told("b"))
+    fleet.until(lambda: "n1 b/3 run.started 0" in fleet.short_reports("b"))
 
 
 @pytest.mark.parametrize("mode", ["temporal", "spatial"])
@@ -107,7 +107,7 @@ def test_withdrawn_job_leaves_nothing(fleet: Fleet, reason: str) -> None:
     fleet.assign(order("a", workload(_LONG)), order("b", workload(_LONG)), mode="spatial")
     fleet.until(lambda: fleet.reports(TaskEvaluated, "b"))
     command = released("n1", "a", "b", reason=reason).model_copy(update={"job_ids": ("a",)})
-    fleet.tell(command)
+    fleet.send(command)
     fleet.until_over("a/1", "b/1")
     assert fleet.checkpoints("a") == []
     # The other one goes on from where it is.

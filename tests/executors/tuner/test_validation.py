@@ -42,7 +42,7 @@ def test_unshared_job_is_never_merged(
 
 
 def test_generations_only_grow(fleet: Fleet, runner: TunerRunner) -> None:
-    fleet.tell(assigned("n1", order("a", workload(10**6), 3), generation=3))
+    fleet.send(assigned("n1", order("a", workload(10**6), 3), generation=3))
     for generation, judged in ((2, "out_of_date"), (3, "out_of_date"), (4, None)):
         # Of whatever task: it is the job that counts.
         command = assigned(
@@ -60,12 +60,12 @@ def test_generations_only_grow(fleet: Fleet, runner: TunerRunner) -> None:
 
 
 def test_a_release_that_comes_twice_is_one(fleet: Fleet) -> None:
-    fleet.tell(assigned("n1", order("a", workload(10**6))))
+    fleet.send(assigned("n1", order("a", workload(10**6))))
     command = released("n1", "a")
-    fleet.tell(command)
-    fleet.tell(command)
+    fleet.send(command)
+    fleet.send(command)
     fleet.until_over("a/1")
-    fleet.tell(command)
+    fleet.send(command)
     fleet.turn()
     assert len(list(fleet.ends("a/1"))) == 1
 
@@ -94,19 +94,19 @@ def test_a_pipeline_is_not_merged(runner: TunerRunner) -> None:
 
 def test_tasks_wait_until_workers_are_free(fleet: Fleet) -> None:
     fleet.assign(order("a", workload(10**6)), members=(("n1", 2),))
-    fleet.until(lambda: fleet.told("a"))
+    fleet.until(lambda: fleet.short_reports("a"))
     fleet.assign(order("b", workload(2)))
     for _ in range(20):
         fleet.turn()
-    assert not fleet.told("b")
-    fleet.tell(released("n1", "b"))
+    assert not fleet.short_reports("b")
+    fleet.send(released("n1", "b"))
     fleet.turn()
-    assert fleet.told("b") == ["n1 b/1 run.progressed 0 complete"]
+    assert fleet.short_reports("b") == ["n1 b/1 run.progressed 0 complete"]
 
 
 def test_a_released_profile_run_ends(fleet: Fleet) -> None:
-    fleet.tell(profile_of("n1", order("a"), iterations=1_024, limit_s=600.0))
-    fleet.until(lambda: fleet.told("a"))
-    fleet.tell(released("n1", "a", reason="withdrawn"))
+    fleet.send(profile_of("n1", order("a"), iterations=1_024, limit_s=600.0))
+    fleet.until(lambda: fleet.short_reports("a"))
+    fleet.send(released("n1", "a", reason="withdrawn"))
     fleet.until_over("a/1")
-    assert fleet.told("a")[-1] == "n1 a/1 run.progressed 0 complete"
+    assert fleet.short_reports("a")[-1] == "n1 a/1 run.progressed 0 complete"

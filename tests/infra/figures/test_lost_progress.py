@@ -10,7 +10,7 @@ from tests.support.cells import Bench, bid, configuration, failed, nodes_by_slot
 
 @pytest.fixture
 def bench() -> Bench:
-    """A job at 40 samples in its first slot, whose node was killed then, and that goes on at 30."""
+    """Return a cell with a job that had 40 samples done when its node was killed, and continues at 30."""
     bench = Bench()
     bench.send(configuration(), tick(-1))
     (admitted,) = bench.send(bid())

@@ -1,4 +1,4 @@
-"""The selection of a forecaster, by what each would have made of the latest loads."""
+"""The selection of a forecaster, by the errors of each on the latest loads."""
 
 import random
 
@@ -24,7 +24,8 @@ class Always:
 def selecting(
     near: float, far: float, trained: float | None = None, evaluated_s: float = 86_400.0
 ) -> Selection:
-    """Among a first forecaster, a last one, and perhaps a trained one, by the errors of a day."""
+    """Return the selection among a first forecaster, a last one, and perhaps a trained one, by the errors of
+    a day."""
     train = None if trained is None else lambda _past, _until: Always(trained)
     standing = {"first": Always(near), "last": Always(far)}
     return Selection(train, evaluated_s=evaluated_s, standing=standing)

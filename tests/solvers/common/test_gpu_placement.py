@@ -18,7 +18,7 @@ def place(gpus: int, free: Mapping[str, int], preferred: Mapping[str, int]) -> d
 
 
 def looked_for(gpus: int, free: Mapping[str, int], preferred: Mapping[str, int]) -> dict[str, int] | None:
-    """The rule, by a look at every node."""
+    """Apply the rule by examining every node."""
     left = {node: idle for node, idle in sorted(free.items()) if idle}
     placed: dict[str, int] = {}
     while gpus and left:

@@ -152,7 +152,7 @@ def test_noise_moves_nothing(parts, seed):
 
 
 def reports_until_followed(rule, gain):
-    """As the rule states."""
+    """Return the number of reports that the rule states."""
     old, reports = 1 - rule.newest_weight, 1
     while old > (gain - rule.least_gain) / (1 - rule.least_gain):
         old *= 1 - rule.newest_weight

@@ -25,7 +25,7 @@ from tests.support.cells import (
 from tests.support.solves import titan_answer
 
 LATE = 0.6
-"""Some way into the last half of a slot."""
+"""Time in the last half of a slot."""
 WHOLE = {"fast": 10.0}
 
 

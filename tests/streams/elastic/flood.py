@@ -27,9 +27,9 @@ def turns_of(bench: ElasticBench) -> dict[str, tuple[str, ...]]:
 
 
 class Flood:
-    """One user who submits two jobs of one to three minutes for each GPU in every round, while fewer than
-    four wait, and nodes that do them. Or several users in turn, and jobs that are declared to take so long,
-    and take shorter or longer."""
+    """A user that submits two jobs of one to three minutes for each GPU in every round, while fewer than four
+    wait, and nodes that run them. There may be several users in turn, and the jobs may take less or more time
+    than declared."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Flood:
         self.started_s: dict[str, float] = {}
 
     def round(self) -> list[Outcome]:
-        """Another minute."""
+        """Advance by a minute."""
         self.time_s += INTERVAL_S
         for job_id, (end_s, order) in list(self.ends.items()):
             if end_s <= self.time_s:
@@ -77,7 +77,7 @@ class Flood:
                 work_s = order.workload.work_samples / order.workload.min_workers
                 if self.real_s and order.job_id.startswith("flood"):
                     work_s = self.real_s
-                # One that is resized ends when it would have.
+                # A job that is resized ends at the same time.
                 self.started_s.setdefault(order.job_id, self.time_s)
                 self.ends[order.job_id] = (self.started_s[order.job_id] + work_s, order)
         return outcomes

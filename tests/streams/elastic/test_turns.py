@@ -249,7 +249,7 @@ def test_a_restored_zone_counts_users_as_before():
 
 
 def orders(outcomes: list[Outcome]) -> list[WorkersAssigned]:
-    """To the leaders of jobs."""
+    """Return the orders to the leaders of jobs."""
     return [
         each for each in outcomes if isinstance(each, WorkersAssigned) and each.node == each.members[0].node
     ]

@@ -53,7 +53,7 @@ RATIO = 0.12345678901234567
 
 
 def measured(gpus: int) -> MeasuredStep:
-    """More GPUs are always faster."""
+    """Return step times that fall with each GPU."""
     return MeasuredStep(
         gpus=gpus,
         nodes=-(-gpus // 8),

@@ -50,7 +50,7 @@ STEP = MeasuredStep(gpus=1, nodes=1, micro_batch_size=8, accumulation_steps=1, s
 
 
 def profile(embedding: int = MAX_EMBEDDING, losses: int = MAX_TRACE) -> TaskProfiled:
-    """The largest that there can be."""
+    """Return the largest possible profile."""
     return TaskProfiled(
         cell=CELL,
         node="n0",

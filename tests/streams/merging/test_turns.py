@@ -13,7 +13,7 @@ MOST_S = 4 * 3_600.0
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["ymir", "tiresias", "themis"])
 def test_long_job_completes_despite_many_short_ones(scheme: SchemeName) -> None:
-    """One GPU, which they alone keep busy for three quarters of the time."""
+    """The short jobs alone use one GPU for three quarters of the time."""
     world = World(merging_cell(1, 1, scheme=scheme, modes=()))
     world.send(submit("long", data="l", samples=8_000, epochs=8, accuracy=None, sharing=False))
     done_s = None

@@ -1,4 +1,4 @@
-"""A run whose user answers for its memory is held to what is reserved for it, and no other notices."""
+"""A run with a declared memory is limited to it, without an effect on other runs."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def limited(job_id: str, quota: int, limit_gib: float, **hyperparameters: object
 
 
 def recording_engine() -> tuple[type[FusedEngine], list[dict[str, tuple[int, int]]]]:
-    """An engine, and the steps that it takes: the size of each task's part."""
+    """Return an engine, and the list of its steps: the size of each task's part."""
     steps: list[dict[str, tuple[int, int]]] = []
 
     class Recording(FusedEngine):

@@ -46,4 +46,4 @@ def test_a_service_reports_and_takes_a_placement(fleet: Fleet) -> None:
     fleet.release("j")
     fleet.until(fleet.is_over("j", "n1"))
     assert not fleet.reports(RunFailed)
-    assert fleet.told()[-1].endswith("complete")
+    assert fleet.short_reports()[-1].endswith("complete")

@@ -113,7 +113,7 @@ def test_source_predicts_class_for_each_record(worker_of: MakeWorker, work_of: M
 
 
 def test_profile_run_reports_its_measurements(classifiers: Fleet, work_of: MakeWork) -> None:
-    classifiers.tell(profile_of("n1", order("a", work_of("roberta")), iterations=12))
+    classifiers.send(profile_of("n1", order("a", work_of("roberta")), iterations=12))
     classifiers.until_over("a/1")
     (report,) = classifiers.reports(TaskProfiled)
     assert len(report.losses) == 12

@@ -1,4 +1,4 @@
-"""Jobs of a classifier, alone and merged, against what a hand-written loop comes to."""
+"""Jobs of a classifier, alone and merged, compared with a hand-written loop."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -82,8 +82,8 @@ def test_preempted_job_gives_same_result(node: Fleet, family: str) -> None:
     node.assign(job("whole", family, iterations=60), members=_FOUR)
     node.until_over("whole/1")
     node.assign(job("b", family, iterations=60), members=_FOUR)
-    node.until(lambda: "n1 b/1 run.started 0" in node.told())
-    node.tell(released("n1", "b"))
+    node.until(lambda: "n1 b/1 run.started 0" in node.short_reports())
+    node.send(released("n1", "b"))
     node.until_over("b/1")
     (ended,) = node.ends("b/1")
     assert 0 < ended.samples_done < 360
@@ -96,8 +96,8 @@ def test_preempted_job_gives_same_result(node: Fleet, family: str) -> None:
 
 @pytest.mark.long
 def test_pipeline_profile_matches_single_worker(node: Fleet, family: str) -> None:
-    node.tell(profile_of("n1", job("p", family), gpus=4))
-    node.tell(profile_of("n1", job("q", family, pipeline=False)))
+    node.send(profile_of("n1", job("p", family), gpus=4))
+    node.send(profile_of("n1", job("q", family, pipeline=False)))
     node.until_over("p/1", "q/1")
     (piped,), (alone,) = (node.reports(TaskProfiled, job_id) for job_id in "pq")
     assert piped.losses == pytest.approx(alone.losses, rel=1e-4)

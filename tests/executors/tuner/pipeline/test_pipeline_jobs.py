@@ -60,7 +60,7 @@ def alone(job_id: str, base: SharedBase, settings: TunerSettings, folder: Path) 
 
 @pytest.mark.long
 def test_a_job_is_profiled_on_four_workers(node: Fleet) -> None:
-    node.tell(profile_of("n1", job("p"), gpus=4, iterations=9))
+    node.send(profile_of("n1", job("p"), gpus=4, iterations=9))
     node.until_over("p/1")
     assert len(node.reports(RunStarted, "p")) == 1
     (report,) = node.reports(TaskProfiled, "p")
@@ -75,7 +75,7 @@ def test_a_job_is_profiled_on_four_workers(node: Fleet) -> None:
     assert report.loader_s > 0
     assert node.checkpoints("p") == []
     # The embedding is of the whole backbone, as for a job on one worker.
-    node.tell(profile_of("n1", order("q", workload(hyperparameters=_HYPERPARAMETERS)), iterations=9))
+    node.send(profile_of("n1", order("q", workload(hyperparameters=_HYPERPARAMETERS)), iterations=9))
     node.until_over("q/1")
     (other,) = node.reports(TaskProfiled, "q")
     assert other.embedding == pytest.approx(report.embedding)
@@ -125,13 +125,13 @@ def test_preempted_job_leaves_workers_to_next(node: Fleet, caplog: pytest.LogCap
     node.assign(job("b", 20), members=_FOUR)
     node.until(lambda: node.reports(RunStarted, "b"))
     # Both commands are there before the node turns, as a plan sends them.
-    node.tell(released("n1", "b"))
+    node.send(released("n1", "b"))
     node.assign(job("c", _LONG), members=_FOUR)
     node.until(lambda: any(node.ends("b/1")))
     (ended,) = node.ends("b/1")
     node.until(lambda: node.reports(RunStarted, "c"))
     # Back again, now in the first direction.
-    node.tell(released("n1", "c"))
+    node.send(released("n1", "c"))
     node.assign(job("b", 20, 2, ended.samples_done // 6), generation=2, members=_FOUR)
     node.until_over("c/1", "b/2")
     assert node.nodes["n1"].runner.pids == pids
@@ -158,7 +158,7 @@ def test_newer_generation_replaces_running_one(node: Fleet) -> None:
         known = node.reports(TaskEvaluated, "again")[-1].iterations
         node.assign(job("again", _LONG, generation, known), generation=generation, members=_FOUR)
     node.until(lambda: len(node.reports(RunStarted, "again")) == 6)
-    node.tell(released("n1", "again", generation=6))
+    node.send(released("n1", "again", generation=6))
     node.until_over(*(f"again/{generation}" for generation in range(1, 7)))
     assert not node.reports(RunFailed, "again")
     # Each goes on from where the one before has ended.
@@ -172,15 +172,15 @@ def test_newer_generation_replaces_running_one(node: Fleet) -> None:
 def test_a_withdrawn_job_leaves_nothing(node: Fleet) -> None:
     node.assign(job("w", _LONG), members=_FOUR)
     node.until(lambda: node.reports(RunStarted, "w"))
-    node.tell(released("n1", "w", reason="withdrawn"))
+    node.send(released("n1", "w", reason="withdrawn"))
     node.until_over("w/1")
-    assert node.told("w")[-1] == "n1 w/1 run.progressed 0 complete"
+    assert node.short_reports("w")[-1] == "n1 w/1 run.progressed 0 complete"
     assert node.checkpoints("w") == []
 
 
 def test_bad_data_fails_the_run_for_good(node: Fleet) -> None:
     node.assign(job("bad", dataset="bad.jsonl"), members=_FOUR)
-    node.tell(profile_of("n1", job("bad-too", dataset="bad.jsonl"), gpus=4))
+    node.send(profile_of("n1", job("bad-too", dataset="bad.jsonl"), gpus=4))
     node.until_over("bad/1", "bad-too/1")
     for job_id in ("bad", "bad-too"):
         (failed,) = node.reports(RunFailed, job_id)
@@ -194,13 +194,13 @@ def test_task_without_successor_ends_normally(node: Fleet, reason: str) -> None:
     first, second = f"first-{reason[0]}", f"second-{reason[0]}"
     node.assign(job(first, _LONG), members=_FOUR)
     node.until(lambda: node.reports(RunStarted, first))
-    node.tell(released("n1", first))
+    node.send(released("n1", first))
     if reason == "bad data":
         node.assign(job(second, dataset="bad.jsonl"), members=_FOUR)
     else:
         node.assign(job(second), members=_FOUR)
         node.turn()
-        node.tell(released("n1", second, reason="withdrawn"))
+        node.send(released("n1", second, reason="withdrawn"))
     node.until_over(f"{first}/1", f"{second}/1")
     (ended,) = node.ends(f"{first}/1")
     assert isinstance(ended, RunProgressed)
@@ -214,7 +214,7 @@ def test_killed_worker_fails_run_and_next_resumes(
 ) -> None:
     node.assign(job("k", _LONG), members=_FOUR)
     node.until(lambda: node.reports(RunStarted, "k"))
-    node.tell(released("n1", "k"))
+    node.send(released("n1", "k"))
     node.until_over("k/1")
     (ended,) = node.ends("k/1")
     done = ended.samples_done // 6
@@ -229,7 +229,7 @@ def test_killed_worker_fails_run_and_next_resumes(
     node.until(lambda: len(node.reports(RunStarted, "k")) == 3)
     started = [each.samples_done for each in node.reports(RunStarted, "k")]
     assert started == [0, ended.samples_done, ended.samples_done]
-    node.tell(released("n1", "k", generation=3, reason="withdrawn"))
+    node.send(released("n1", "k", generation=3, reason="withdrawn"))
     node.until_over("k/3")
 
 
@@ -238,7 +238,7 @@ def test_plain_and_pipeline_tasks_share_workers(node: Fleet) -> None:
     pids = node.nodes["n1"].runner.pids
     node.assign(order("d", workload(_LONG)), members=_FOUR)
     node.until(lambda: node.reports(RunStarted, "d"))
-    node.tell(released("n1", "d"))
+    node.send(released("n1", "d"))
     node.assign(job("e", 3), members=_FOUR)
     node.until_over("d/1", "e/1")
     node.assign(order("f", workload(3)), members=_FOUR)
@@ -255,7 +255,7 @@ def test_two_pipelines_share_batches_until_one_ends(
     node.add("n1", gpus=8, checkpoint_s=0.01)
     node.assign(job("g"), members=(("n1", 8),))
     node.until(lambda: node.reports(RunProgressed, "g"))
-    node.tell(released("n1", "g", reason="reallocated"))
+    node.send(released("n1", "g", reason="reallocated"))
     node.until_over("g/1")
     (ended,) = list(node.ends("g/1"))
     assert f"1-{ended.samples_done}" in node.checkpoints("g")

@@ -14,7 +14,7 @@ SHAPES = {"stages": st.integers(1, 8), "micro_batches": st.integers(1, 12)}
 @settings(max_examples=examples(300), deadline=None)
 @given(**SHAPES)
 def test_schedule_ends_as_fast_as_gpipe(stages: int, micro_batches: int) -> None:
-    """Stages as processes that run their next action as soon as its input is there; one action takes 1."""
+    """Stages are processes that run their next action as soon as its input is there. Each action takes 1."""
     left = [list(one_forward_one_backward(s, stages, micro_batches)) for s in range(stages)]
     done: set[tuple[int, Action]] = set()
     ticks = 0

@@ -105,7 +105,7 @@ def test_half_undone_spatial_merge_counts_for_completed_job():
 
 def test_errors_are_those_of_forecasts():
     told = figures(measured(merging_cell(modes=("temporal",)), truth=GAINING))
-    # "zero" was taken to need a thousand iterations, as nothing else was known; "one" the 600 of "zero".
+    # "zero" was expected to need the most, a thousand iterations; "one" 600, as "zero" had needed.
     assert (told.iterations_alone.jobs, told.iterations_merged.jobs, told.gain.pairs) == (2, 1, 1)
     assert told.iterations_alone.max_ape_pct == pytest.approx(100 * 400 / 600)
     assert told.iterations_merged.max_ape_pct is not None

@@ -1,6 +1,6 @@
 """The thesis' baseline by itself: first in, first out on servers of one cluster, with no loans or scaling.
 
-It has nothing of the product's simulator, so that the generator is not calibrated by what it is to measure.
+It shares no code with the product's simulator, so that the generator is calibrated independently of it.
 """
 
 import heapq
