@@ -4,18 +4,21 @@ Plans are checked against problem P from the ledger and the decisions, independe
 reservations: the instance is rebuilt from the events alone.
 """
 
+import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from bench.workloads.paper import PaperSetting, draw, with_policy
+from bench.workloads.paper import PaperSetting, SeededSetting, draw, with_policy
 from infra.errors import CommandError
 from infra.figures.auction.figures import AuctionFigures
 from infra.figures.board import Board
 from infra.figures.summary import Summary, summarise
 from infra.simulation.simulator import SimulatedRun, Simulation
 from infra.workloads.auction import AuctionWorkload
+from infra.workloads.timed import TimedEvent
+from schemas.auction.bids import BidTerms
 from schemas.auction.evidence import JobReplanned, evidence_of
 from schemas.auction.settings import PdftspPolicy
 from schemas.base import Event
@@ -32,6 +35,8 @@ from solvers.auction.market.window import VendorOption
 from solvers.auction.offline.hindsight import instances_of
 from solvers.auction.offline.instance import Instance, PlannedTask, broken_plans, overfull_node_slots
 from streams.cell.cell import Cell, LedgerEvent
+
+_DAY_S = 86_400.0
 
 
 def check_plans(run: SimulatedRun) -> None:
@@ -171,12 +176,67 @@ def simulate_day(
             would be unfair.
     """
     cell, workload = draw(setting, seed)
+    return _simulate(cell, workload.inputs(cell.epoch_s), policy_of)
+
+
+def second_day_micros(
+    before: SeededSetting, day: SeededSetting, policy_of: Callable[[PdftspPolicy], PolicySettings]
+) -> int:
+    """Return the realised welfare of a day whose ledger begins with the slots of another one.
+
+    The measured day begins after one calendar day, so that its hours have their tariff, and the other one
+    ends there. No deadline is after the last slot of its day. So the other day is decided as without the
+    measured one, and the welfare of a run of it alone is subtracted.
+
+    Raises:
+        CommandError: as for `simulate_day`.
+    """
+    cell, measured = draw(*day)
+    _, other = draw(*before)
+    later_s = _DAY_S * math.ceil(day[0].slots * cell.slot_s / _DAY_S)
+    earlier = _moved(other, later_s - before[0].slots * cell.slot_s, "before-")
+    inputs = [*earlier, *_moved(measured, later_s, "")]
+    both, alone = (_simulate(cell, each, policy_of).summary for each in (inputs, earlier))
+    return (
+        both.part(AuctionFigures).realised_welfare_micros - alone.part(AuctionFigures).realised_welfare_micros
+    )
+
+
+def _moved(workload: AuctionWorkload, later_s: float, prefix: str) -> list[TimedEvent[Event]]:
+    """Return the inputs of a workload, later in time, with a prefix before the ids of jobs."""
+    return [
+        *(TimedEvent(later_s, quote) for quote in workload.quotes),
+        *(
+            TimedEvent(
+                timed.time_s + later_s,
+                timed.event.model_copy(
+                    update={
+                        "job_id": f"{prefix}{timed.event.job_id}",
+                        "terms": _moved_terms(timed.event, later_s),
+                    }
+                ),
+            )
+            for timed in workload.jobs
+        ),
+    ]
+
+
+def _moved_terms(bid: JobSubmitted, later_s: float) -> BidTerms:
+    assert isinstance(bid.terms, BidTerms)
+    return bid.terms.model_copy(update={"deadline_s": bid.terms.deadline_s + later_s})
+
+
+def _simulate(
+    cell: CellConfigured,
+    inputs: Sequence[TimedEvent[Event]],
+    policy_of: Callable[[PdftspPolicy], PolicySettings],
+) -> Day:
     (zone,) = cell.zones
     assert isinstance(zone.policy, PdftspPolicy)
     cell = with_policy(cell, policy_of(zone.policy))
     watch = Stopwatch()
     start_s = time.perf_counter()
-    run = Simulation(cell, workload.inputs(cell.epoch_s), fold=watch.fold).run()
+    run = Simulation(cell, inputs, fold=watch.fold).run()
     wall_s = time.perf_counter() - start_s
     check_plans(run)
     summary = summarise(Board.of(cell.cell, run.ledger, run.decisions))

@@ -7,12 +7,14 @@ from pydantic import FiniteFloat, TypeAdapter
 
 from bench.auction import comparison, competitive_ratio, misreports
 from bench.auction.comparison import BASELINES, OURS, AuctionRuns, gain_pct
+from bench.auction.information import information_result, information_trials
 from bench.auction.kinds import kinds_result, kinds_trials
 from bench.auction.scope import AuctionScope, Figure, scope_of
 from bench.auction.trials import CLEARING_BOUND, DEFAULT, AuctionTrial, run_trial, warm_up
 from bench.figures import Measurement, Result
 from bench.runs import Experiment, Runs
 from bench.suite import Suite, SuitePart, SuiteRun, by_size
+from bench.workloads.paper import PaperSetting
 
 AuctionBench = SuiteRun[AuctionScope, AuctionTrial, Mapping[str, float]]
 
@@ -110,13 +112,30 @@ def _everyday(bench: AuctionBench) -> Result:
 
 def _kinds(bench: AuctionBench) -> Result:
     days = bench.scope.new_days
-    return kinds_result(days, bench.run(kinds_trials(days)))
+    trials = [*kinds_trials(days), *information_trials(tuple(days.settings.values()), days.seeds)]
+    runs = bench.run(trials)
+    return _joined(
+        kinds_result(days, runs), information_result(days.settings, days.seeds, runs, "information")
+    )
 
 
 def _measured_speeds(bench: AuctionBench) -> Result:
     figures, seeds = bench.scope.measured, bench.scope.seeds
-    settings = dict.fromkeys(point.setting for figure in figures for point in figure.points)
-    return comparison.measured_result(figures, seeds, bench.run(comparison.trials_of(settings, seeds)))
+    labels: dict[PaperSetting, str] = {}
+    for figure in figures:
+        for point in figure.points:
+            labels.setdefault(point.setting, f"{figure.axis} {point.label}")
+    settings = {label: setting for setting, label in labels.items()}
+    trials = [*comparison.trials_of(labels, seeds), *information_trials(tuple(labels), seeds)]
+    runs = bench.run(trials)
+    return _joined(
+        comparison.measured_result(figures, seeds, runs),
+        information_result(settings, seeds, runs, "measured_information"),
+    )
+
+
+def _joined(one: Result, other: Result) -> Result:
+    return Result((*one.measurements, *other.measurements), (*one.tables, *other.tables))
 
 
 SUITE: Suite[AuctionScope, AuctionTrial, Mapping[str, float]] = Suite(

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from bench.auction.clearing import clearing_prices
-from bench.auction.day import hindsight_of, simulate_day
+from bench.auction.day import hindsight_of, second_day_micros, simulate_day
 from bench.workloads.arrivals import JobsBefore, TraceArrivals
 from bench.workloads.paper import SLOT_S, PaperSetting, draw, with_policy
 from bench.workloads.tasks import FASTEST, UNIT_MICROS
@@ -117,13 +117,19 @@ def _fixed_price(declared: PdftspPolicy, setting: PaperSetting, seed: int) -> Po
     return _at_price(tuned_price_micros(setting, seed))
 
 
-DEFAULT, DECLARED = "default", "declared"
+def _forecast_alone(_declared: PdftspPolicy, setting: PaperSetting, seed: int) -> PolicySettings:
+    return PdftspPolicy(kind="pdftsp", opening_prices=forecast(setting, seed))
+
+
+DEFAULT, DECLARED, LEARNED, FORECAST = "default", "declared", "learned", "forecast"
 
 CONTENDERS: Mapping[str, Contender] = MappingProxyType(
     {
         DEFAULT: lambda *_: AuctionPolicy(),
         "pdftsp": _at_best,
         DECLARED: lambda declared, *_: declared,
+        LEARNED: lambda *_: PdftspPolicy(kind="pdftsp"),
+        FORECAST: _forecast_alone,
         "published": lambda declared, *_: declared.model_copy(update=PUBLISHED),
         "titan": lambda *_: TitanPolicy(kind="titan", time_limit_s=TITAN_TIME_LIMIT_S),
         "eft": lambda *_: EarliestFinishPolicy(kind="eft"),
@@ -248,11 +254,22 @@ Measure = Callable[[PaperSetting, int], dict[str, float]]
 OPTIMUM = "offline optimum"
 CLEARING_BOUND = "clearing bound"
 TITANS_PROGRAM = "titan's program"
+SECOND_DAY = f"{DEFAULT}, second day"
+"""The auction with nothing declared, with the day before in its ledger."""
 
 
 def _day(contender: str, setting: PaperSetting, seed: int) -> dict[str, float]:
     policy_of = CONTENDERS[contender]
     return simulate_day(setting, seed, lambda declared: policy_of(declared, setting, seed)).values()
+
+
+def measure_second_day(setting: PaperSetting, seed: int) -> dict[str, float]:
+    """Return the welfare of a day under the auction whose ledger has the day before."""
+    return {
+        "welfare_micros": second_day_micros(
+            day_before(setting, seed), (setting, seed), lambda _: AuctionPolicy()
+        )
+    }
 
 
 MEASURES: Mapping[str, Measure] = MappingProxyType(
@@ -261,6 +278,7 @@ MEASURES: Mapping[str, Measure] = MappingProxyType(
         OPTIMUM: measure_optimum,
         CLEARING_BOUND: measure_clearing_bound,
         TITANS_PROGRAM: measure_titan_program,
+        SECOND_DAY: measure_second_day,
     }
 )
 

@@ -67,6 +67,11 @@ class TrainedTasks:
 
     trained: TrainedBackbone
 
+    @property
+    def model(self) -> str:
+        """Name of the base model."""
+        return self.trained.model
+
     @cached_property
     def tasks(self) -> Mapping[str, TrainedTask]:
         """Tasks by their names, which have that of the base model."""

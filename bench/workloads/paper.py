@@ -237,6 +237,10 @@ class PaperSetting:
         return THROUGHPUTS[self.speeds]
 
 
+SeededSetting = tuple[PaperSetting, int]
+"""A setting and the seed of a day."""
+
+
 def arrivals_for_load(load: float, nodes: int, gpus: Gpus, work_scale: float) -> float:
     """Return the arrivals per slot whose mean demand is a multiple (`load`) of the samples that a fleet can
     train.

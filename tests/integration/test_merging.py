@@ -42,9 +42,9 @@ def fleet(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watc
         yield fleet
 
 
-def submitted(job_id: str, workload: TuningWorkload) -> JobSubmitted:
+def submitted(job_id: str, workload: TuningWorkload, user: str = "ann") -> JobSubmitted:
     return JobSubmitted(
-        cell=CELL, zone=ZONE, user="ann", job_id=job_id, workload=workload, terms=MergingTerms()
+        cell=CELL, zone=ZONE, user=user, job_id=job_id, workload=workload, terms=MergingTerms()
     )
 
 
@@ -61,6 +61,41 @@ def test_merged_jobs_are_both_completed(fleet: WatchedDeployment) -> None:
     assert judged.iterations < judged.iterations_alone
     accuracy = {each.job_id: each.accuracy for each in fleet.events(TaskEvaluated) if each.phase == "own"}
     assert accuracy["learner"] >= 0.2
+    fleet.assert_proven()
+
+
+def sources(fleet: WatchedDeployment, job_id: str) -> list[str]:
+    """Return the finished jobs whose adapters a job was ordered to start from."""
+    orders = (order for task in fleet.decided(TaskAssigned) for order in task.orders)
+    return [
+        order.starts_from.job_id
+        for order in orders
+        if order.job_id == job_id and order.starts_from is not None
+    ]
+
+
+def test_only_adapter_with_leave_is_donor(fleet: WatchedDeployment) -> None:
+    donor = tuning_workload("code-pages", 120)
+    reader = tuning_workload("more-code-pages", 240, accuracy=0.2)
+    jobs = (
+        submitted("private", donor, "ann"),
+        submitted("reader-of-none", reader, "bob"),
+        submitted("lent", donor.model_copy(update={"reusable": True}), "ann"),
+        submitted("reader-of-lent", reader, "bob"),
+    )
+    # One after another, so that no two could be merged in a plan.
+    for job in jobs:
+        fleet.send(job)
+        fleet.until(lambda job_id=job.job_id: fleet.completed(job_id), f"{job.job_id} is done", READY_S)
+    assert {job.job_id: sources(fleet, job.job_id) for job in jobs} == {
+        "private": [],
+        "reader-of-none": [],
+        "lent": [],
+        "reader-of-lent": ["lent"],
+    }
+    (judged,) = (each for each in fleet.decided(MergeEvaluated) if each.job_id == "reader-of-lent")
+    assert (judged.partner, judged.reason) == ("lent", "finished")
+    assert judged.iterations < judged.iterations_alone
     fleet.assert_proven()
 
 
