@@ -20,7 +20,7 @@ from executors.gang.messages import (
 )
 from executors.gang.node import Assignment, GangNode
 from executors.gang.rank_processes import RankProcess, RankProcesses
-from executors.gang.reports import RunReports, RunStanding
+from executors.gang.reports import RunReports, RunStanding, mean_of
 from executors.processes.forked_process import ForkedProcess
 from schemas.fleet import RunReport
 
@@ -171,7 +171,9 @@ class LocalGang(Generic[C]):
     def _note(self, sender: RankProcess, message: RankProgress | Ended) -> None:
         if sender.joined:
             samples_done = max(message.samples_done, self._standing.samples_done)
-            measured = message.measured if isinstance(message, RankProgress) else None
+            # Steps that were measured between two checkpoints are reported with the second one.
+            newer = message.measured if isinstance(message, RankProgress) else None
+            measured = mean_of(self._standing.measured, newer)
             self._standing = RunStanding(samples_done, message.loss, message.node_s, measured)
 
     def _note_ended(self, sender: RankProcess, message: Ended) -> None:
@@ -210,4 +212,5 @@ class LocalGang(Generic[C]):
             if standing.measured is not None:
                 self._measured_generation = generation
             self._reported_samples = standing.samples_done
-            self._reports.progressed(self._started_run_id, self._standing)
+            self._reports.progressed(self._started_run_id, standing)
+            self._standing = replace(standing, measured=None)

@@ -52,6 +52,28 @@ class RunStanding:
     measured: MeasuredSteps | None = None
 
 
+def mean_of(earlier: MeasuredSteps | None, later: MeasuredSteps | None) -> MeasuredSteps | None:
+    """Return the mean of the steps of two reports of a generation, weighted by their numbers of steps; one of
+    them may be None."""
+    if earlier is None or later is None or earlier.samples_per_step != later.samples_per_step:
+        return later or earlier
+    steps = earlier.steps + later.steps
+
+    def mean(before: float, now: float) -> float:
+        return (earlier.steps * before + later.steps * now) / steps
+
+    return later.model_copy(
+        update={
+            "steps": steps,
+            "micro_batch_size": max(earlier.micro_batch_size, later.micro_batch_size),
+            "step_s": mean(earlier.step_s, later.step_s),
+            "exchange_s": mean(earlier.exchange_s, later.exchange_s),
+            "loader_s": mean(earlier.loader_s or 0.0, later.loader_s or 0.0),
+            "tokens_per_sample": mean(earlier.tokens_per_sample, later.tokens_per_sample),
+        }
+    )
+
+
 @dataclass(frozen=True)
 class RunReports:
     """Reports the runs of one job."""
