@@ -162,12 +162,12 @@ class _Nodes:
     def end(self, job_id: str, generation: int) -> None:
         """Withdraw a job, and wait until its workers have ended."""
         for node, runner in self._runners.items():
-            if job_id in runner.present:
+            if runner.of((job_id,)):
                 release = WorkersReleased(
                     zone="z", node=node, job_id=job_id, generation=generation, reason="withdrawn"
                 )
                 runner.apply(release)
-        self._until(lambda: not any(runner.present for runner in self._runners.values()))
+        self._until(lambda: all(runner.is_idle for runner in self._runners.values()))
 
     def close(self) -> None:
         """End the nodes."""

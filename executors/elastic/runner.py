@@ -29,7 +29,7 @@ def members_of(command: WorkersAssigned) -> Members:
 class ElasticRunner(GangRunner[WorkersAssigned]):
     """See `GangRunner`. The present ranks continue in a generation that does not resume from a checkpoint."""
 
-    ASSIGNED = WorkersAssigned
+    ASSIGNED = (WorkersAssigned,)
     RELEASED = WorkersReleased
     TRAITS: ClassVar = GangTraits[WorkersAssigned](
         order=ElasticOrder,

@@ -1,7 +1,6 @@
 """A gang's training state as files, and the record of its result. The generation is the fencing token."""
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -13,16 +12,14 @@ from torch import Tensor
 
 from executors.lora.checkpoint import ADAPTER_TENSORS, TRAINING_STATE
 from executors.lora.dataset import DatasetError, JsonlDataset
-from executors.node.checkpoints import Checkpoint, CheckpointStore
+from executors.node.checkpoints import Checkpoint
 from executors.node.files import digest_of, write_folder
+from executors.node.job_states import FinishedRecord, JobStates
 from executors.node.losses import reportable
 from schemas.base import Record
 from schemas.fleet import Loss
 
 MODEL_TENSORS = "model.safetensors"
-FINISHED_JOB = "finished.json"
-
-_POLL_S = 0.25
 
 State: TypeAlias = Mapping[str, Mapping[str, Tensor]]
 """Whole tensors of a job, on the CPU: by the name of their file, and by their own name."""
@@ -70,15 +67,11 @@ class TrainingState(Record):
     """Knowledge of the job's work that spares measurements."""
 
 
-class FinishedJob(Record):
-    """Record of a job whose result is published: enough to report it again.
-
-    Unlike a checkpoint, it has no digest of the dataset: the result stays valid if the data changes.
-    """
+class FinishedJob(FinishedRecord):
+    """See `FinishedRecord`. Unlike a checkpoint, it has no digest of the dataset: the result stays valid if
+    the data changes."""
 
     workload: JsonValue
-    """Another job may have the same id after a restart of its cell from nothing; this identifies the right
-    one."""
     samples_done: PositiveInt
     loss: Loss | None
     path: str
@@ -88,9 +81,17 @@ class FinishedJob(Record):
     adapter_digest: str | None
     """BLAKE2b-256 of the adapter's tensors."""
 
+    @property
+    def identity(self) -> tuple[object, str]:
+        return self.workload, self.path
 
-class JobCheckpoints:
+
+class JobCheckpoints(JobStates[TrainingState, FinishedJob]):
     """One job's checkpoints on the shared store. Rank 0 writes."""
+
+    ABOUT_FILE = TRAINING_STATE
+    ABOUT = TrainingState
+    FINISHED = FinishedJob
 
     def __init__(self, root: Path, job_id: str, workload: JsonValue) -> None:
         """Open the checkpoints of a job.
@@ -98,18 +99,14 @@ class JobCheckpoints:
         Args:
             workload: identifies the job's work; state of another is refused.
         """
-        self._store = CheckpointStore(root)
+        super().__init__(root)
         self._job_id = job_id
         self._workload = workload
-
-    def await_newest(self, samples: int, wait_s: float) -> Checkpoint | None:
-        """Return the newest valid checkpoint. See `await_checkpoint`."""
-        return await_checkpoint(lambda: self._store.newest(self._job_id), samples, wait_s, _POLL_S)
 
     @property
     def is_finished(self) -> bool:
         """Return whether there is a record of a finished job, valid or damaged."""
-        return self._store.is_concluded(self._job_id)
+        return self.store.is_concluded(self._job_id)
 
     def finished(self, path: str) -> FinishedJob | None:
         """Return the record of a finished job; None if the job continues. A job with a damaged record
@@ -121,14 +118,8 @@ class JobCheckpoints:
         Raises:
             ValueError: it is of another workload, user or format.
         """
-        final = self._store.conclusion(self._job_id)
-        if final is None:
-            return None
-        if FINISHED_JOB not in final.files:
-            raise ValueError(f"the record {final.path} of a finished job lacks {FINISHED_JOB}")
-        finished = FinishedJob.model_validate_json(final.files[FINISHED_JOB])
-        check_record(final, finished.workload == self._workload, finished.path, path)
-        return finished
+        final = self.store.conclusion(self._job_id)
+        return None if final is None else self.record_of(final, self._workload, path)
 
     def save(
         self,
@@ -153,8 +144,7 @@ class JobCheckpoints:
             notes=notes,
         )
         files = {name: save_tensors(dict(tensors)) for name, tensors in state.items()}
-        files[TRAINING_STATE] = about.model_dump_json().encode()
-        self._store.save(self._job_id, generation, position.samples_done, files)
+        self.write(self._job_id, generation, position.samples_done, files, about)
 
     def read(self, checkpoint: Checkpoint, dataset: JsonlDataset | None) -> tuple[State, Position, JsonValue]:
         """Return the state, the position and the notes in a checkpoint.
@@ -163,9 +153,7 @@ class JobCheckpoints:
             ValueError: it is of another job or format.
             DatasetError: the dataset has changed since.
         """
-        if TRAINING_STATE not in checkpoint.files:
-            raise ValueError(f"the checkpoint {checkpoint.path} lacks {TRAINING_STATE}")
-        about = TrainingState.model_validate_json(checkpoint.files[TRAINING_STATE])
+        about = self.about(checkpoint)
         if about.workload != self._workload:
             raise ValueError(f"the checkpoint {checkpoint.path} is of another workload")
         if dataset is not None and about.dataset_digest != dataset.digest:
@@ -200,42 +188,5 @@ class JobCheckpoints:
             adapter_path=adapter_path,
             adapter_digest=adapter_digest,
         )
-        record = {FINISHED_JOB: finished.model_dump_json().encode()}
-        self._store.conclude(self._job_id, generation, finished.samples_done, record)
+        self.conclude(self._job_id, generation, finished.samples_done, finished, {})
         return finished
-
-
-def await_checkpoint(
-    find: Callable[[], Checkpoint | None],
-    samples: int,
-    wait_s: float,
-    poll_s: float,
-    is_over: Callable[[], bool] = lambda: False,
-) -> Checkpoint | None:
-    """Return the newest checkpoint. If the cell has a report of one, wait for it: its writer may still run.
-
-    Args:
-        find: returns the present newest checkpoint.
-        samples: samples of the reported checkpoint; 0 without a report.
-        wait_s: longest wait, after which the newest checkpoint is returned.
-        is_over: returns whether no further checkpoint is expected.
-    """
-    deadline_s = time.monotonic() + wait_s
-    while True:
-        newest = find()
-        samples_done = 0 if newest is None else newest.samples_done
-        if samples_done >= samples or time.monotonic() >= deadline_s or is_over():
-            return newest
-        time.sleep(poll_s)
-
-
-def check_record(final: Checkpoint, is_of_workload: bool, path: str, expected_path: str) -> None:
-    """Check that the record of a finished job is of this job.
-
-    Raises:
-        ValueError: it is of another workload or user.
-    """
-    if not is_of_workload:
-        raise ValueError(f"the record {final.path} of a finished job is of another workload")
-    if path != expected_path:
-        raise ValueError(f"the record {final.path} of a finished job is of {path}, not {expected_path}")

@@ -20,9 +20,10 @@ from executors.gang.messages import (
 )
 from executors.gang.node import Assignment, GangNode
 from executors.gang.rank_processes import RankProcess, RankProcesses
-from executors.gang.reports import RunReports, RunStanding, mean_of
+from executors.gang.run_state import RunState
 from executors.processes.forked_process import ForkedProcess
-from schemas.fleet import RunReport
+from schemas.fleet import RunProgressed, RunReport, RunStarted
+from schemas.profiles import MeasuredSteps
 
 _NO_RANK = -1
 """Rank of a process that is to leave."""
@@ -30,6 +31,16 @@ _NO_RANK = -1
 _log = logging.getLogger(__name__)
 
 C = TypeVar("C", bound=Assignment)
+
+
+@dataclass(frozen=True)
+class RunStanding:
+    """Progress of a run."""
+
+    samples_done: int
+    loss: float | None = None
+    node_s: float = 0.0
+    measured: MeasuredSteps | None = None
 
 
 @dataclass(frozen=True)
@@ -62,21 +73,45 @@ class LocalGang(Generic[C]):
         self._node = node
         ranks = self.members.ranks_of(command.node)
         self.processes = RankProcesses(node, ranks, self._start)
-        self._reports = RunReports(node, command.job_id)
-        self._report_types = {report.TYPE: report for report in traits.reports}
         self._standing = RunStanding(command.resume_samples)
-        self._started_run_id = command.run_id
+        self._reports = node.reports_of(command)
+        """Reports of the generation that was started last."""
         self._started_generation = self._measured_generation = 0
         self._reported_samples = command.resume_samples
         self._joined: Joined | None = None
         self._result: Ended | None = None
         self._is_gone = False
         """Whether no rank of the job, on any node, still holds its state."""
+        self.has_begun = False
+
+    @property
+    def job_ids(self) -> tuple[str, ...]:
+        return (self.command.job_id,)
+
+    @property
+    def generation(self) -> int:
+        return self.command.generation
+
+    @property
+    def open_runs(self) -> tuple[str, ...]:
+        return (self.command.run_id,)
+
+    @property
+    def is_released(self) -> bool:
+        return self.processes.verdict is not None
+
+    @property
+    def goes_on(self) -> bool:
+        return not self.is_released and not self.processes.have_failed
+
+    @property
+    def is_over(self) -> bool:
+        return self.processes.are_gone
 
     @property
     def is_ending(self) -> bool:
         """Whether all ranks here are to end."""
-        return self.processes.verdict is not None or self._is_gone or self.processes.have_failed
+        return self._is_gone or not self.goes_on
 
     @property
     def members(self) -> Members:
@@ -106,6 +141,7 @@ class LocalGang(Generic[C]):
 
     def advance(self) -> None:
         """Process the ranks' messages, start and kill ranks, and report changes."""
+        self.has_begun = True
         for sender, message in self.processes.receive():
             self._process(sender, message)
         self.processes.reconcile()
@@ -113,18 +149,24 @@ class LocalGang(Generic[C]):
 
     def report_end(self) -> None:
         """Report the end of the run: no rank of the job is left here."""
-        command, standing = self.command, self._standing
-        if self._result is not None:
-            self._reports.finished(command.run_id, self._result)
+        reports, standing, result = self._node.reports_of(self.command), self._standing, self._result
+        if result is not None:
+            reports.finished(result.samples_done, result.loss, result.adapter_path, result.adapter_digest)
         elif (failure := self.processes.failure) is not None:
-            self._reports.failed(command.run_id, self.kept_samples, failure)
+            reports.failed(self.kept_samples, failure.error, failure.permanent)
         else:
             # A job without checkpoints loses all samples, unless other ranks continue or it is finished.
             continues = self.processes.verdict == "leave" and not self._is_gone
-            is_finished = standing.samples_done == command.workload.total_samples
+            is_finished = standing.samples_done == self.command.workload.total_samples
             samples_done = standing.samples_done if continues or is_finished else self.kept_samples
-            standing = replace(standing, samples_done=samples_done)
-            self._reports.over(command.run_id, standing, self.processes.verdict)
+            reports.over(samples_done, self.processes.verdict, loss=standing.loss, node_s=standing.node_s)
+
+    def state(self) -> RunState:
+        """Return the state of its run for the journal."""
+        command, verdict = self.command, self.processes.verdict or "none"
+        return RunState(
+            job_id=command.job_id, run_id=command.run_id, samples_done=self.kept_samples, verdict=verdict
+        )
 
     # Ranks
 
@@ -146,9 +188,7 @@ class LocalGang(Generic[C]):
                 if sender.joined and message.leads and self._started_generation:
                     self._report_progress()
             case Report():
-                # By its text: in strict mode, pydantic accepts JSON lists for tuples only in JSON text.
-                report = self._report_types[message.type]
-                self._node.report(report.model_validate(message.data, strict=False))
+                self._node.report(message.parsed(self._traits.reports))
             case Ended():
                 self._note(sender, message)
                 self._note_ended(sender, message)
@@ -173,7 +213,7 @@ class LocalGang(Generic[C]):
             samples_done = max(message.samples_done, self._standing.samples_done)
             # Steps that were measured between two checkpoints are reported with the second one.
             newer = message.measured if isinstance(message, RankProgress) else None
-            measured = mean_of(self._standing.measured, newer)
+            measured = _mean_of(self._standing.measured, newer)
             self._standing = RunStanding(samples_done, message.loss, message.node_s, measured)
 
     def _note_ended(self, sender: RankProcess, message: Ended) -> None:
@@ -198,11 +238,12 @@ class LocalGang(Generic[C]):
         if self._result is None and (not has_begun or self.is_ending):
             return
         self._started_generation = command.generation
-        self._started_run_id = command.run_id
+        self._reports = self._node.reports_of(command)
         samples_done = self._reported_samples = self._standing.samples_done
         dataset_samples = None if self._joined is None else self._joined.dataset_samples
         details = {} if self._joined is None else self._joined.details
-        self._reports.started(command.run_id, command.generation, samples_done, dataset_samples, **details)
+        self._reports.report(RunStarted, samples_done, dataset_samples=dataset_samples)
+        self._reports.log("run started", generation=command.generation, samples_done=samples_done, **details)
 
     def _report_progress(self) -> None:
         standing, generation = self._standing, self._started_generation
@@ -212,5 +253,27 @@ class LocalGang(Generic[C]):
             if standing.measured is not None:
                 self._measured_generation = generation
             self._reported_samples = standing.samples_done
-            self._reports.progressed(self._started_run_id, standing)
+            self._reports.report(RunProgressed, **vars(standing), complete=False)
             self._standing = replace(standing, measured=None)
+
+
+def _mean_of(earlier: MeasuredSteps | None, later: MeasuredSteps | None) -> MeasuredSteps | None:
+    """Return the mean of the steps of two reports of a generation, weighted by their numbers of steps; one of
+    them may be None."""
+    if earlier is None or later is None or earlier.samples_per_step != later.samples_per_step:
+        return later or earlier
+    steps = earlier.steps + later.steps
+
+    def mean(before: float, now: float) -> float:
+        return (earlier.steps * before + later.steps * now) / steps
+
+    return later.model_copy(
+        update={
+            "steps": steps,
+            "micro_batch_size": max(earlier.micro_batch_size, later.micro_batch_size),
+            "step_s": mean(earlier.step_s, later.step_s),
+            "exchange_s": mean(earlier.exchange_s, later.exchange_s),
+            "loader_s": mean(earlier.loader_s or 0.0, later.loader_s or 0.0),
+            "tokens_per_sample": mean(earlier.tokens_per_sample, later.tokens_per_sample),
+        }
+    )

@@ -1,15 +1,18 @@
 """The nodes and ranks of a generation, and the messages between a node's runner and its ranks, as JSON over a
 pipe."""
 
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import Field, TypeAdapter
 
 from executors.devices import Device
 from executors.node.runner import Objection
 from schemas.base import MAX_TEXT_LENGTH, Identifier, Record, RunId, Samples, UnixTime
+from schemas.fleet import RunReport
 from schemas.kind import Workload
 from schemas.profiles import MeasuredSteps
 
@@ -140,6 +143,9 @@ class RankProgress(Record):
     """Whether the rank's node reports it to the cell: one node does."""
 
 
+ReportKinds: TypeAlias = Iterable[type[RunReport]]
+
+
 class Report(Record):
     """A report of the run, which the node sends to the cell as it is."""
 
@@ -147,6 +153,17 @@ class Report(Record):
     type: str
     """The CloudEvents type."""
     data: dict[str, Any]
+
+    @classmethod
+    def of(cls, report: RunReport, **fields: Any) -> Self:
+        """Return the message with a report; `fields` are further ones of a subclass."""
+        return cls(type=report.TYPE, data=report.model_dump(mode="json"), **fields)
+
+    def parsed(self, kinds: ReportKinds) -> RunReport:
+        """Return the report, of one of the kinds that a rank may send."""
+        kind = next(kind for kind in kinds if self.type == kind.TYPE)
+        # By its text: in strict mode, pydantic accepts JSON lists for tuples only in JSON text.
+        return kind.model_validate_json(json.dumps(self.data))
 
 
 class Ended(Record):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from executors.gang.messages import Membership, RankOrder
+from executors.node.run_reports import IdentifiedRun, RunReports
 from executors.node.runner import Clock, RunnerContext
 from executors.settings import GangSettings
 from schemas.fleet import FleetEvent
@@ -63,6 +64,10 @@ class GangNode(Generic[S]):
             gpus=gpus,
             free_gpus=list(range(gpus)),
         )
+
+    def reports_of(self, run: IdentifiedRun) -> RunReports:
+        """Return the reports of a run, or of its command."""
+        return RunReports(self.cell, self.node, run, self.report)
 
     def order(self, kind: type[Order], command: Assignment, membership: Membership, gpu: int) -> Order:
         """Return the order of a rank: its fields are those of the command, the settings and this node."""

@@ -19,9 +19,8 @@ from executors.gang.inbox import Inbox
 from executors.gang.meeting import Assembly, PeerLostError
 from executors.gang.messages import Ended, Membership, RankOrder, Release, Report, Verdict
 from executors.gang.network import use_interface
-from executors.gang.reports import run_fields
 from executors.node.places import job_folder
-from schemas.fleet import RunReport
+from executors.node.run_reports import RunReports
 
 Order = TypeVar("Order", bound=RankOrder[Any])
 
@@ -48,6 +47,9 @@ class GangRank(Generic[Order]):
         self.device = torch.device("cpu")
         self.needed_bytes = 1
         self.assembly = Assembly(self.folder, order.worker_host)
+        self.report = RunReports(
+            order.cell, order.node, order, lambda report: inbox.send(Report.of(report))
+        ).report
 
     @property
     def leads(self) -> bool:
@@ -65,11 +67,6 @@ class GangRank(Generic[Order]):
         torch.set_num_threads(order.threads)
         use_interface(order.worker_host)
         disable_progress_bar()
-
-    def report(self, kind: type[RunReport], samples_done: int, **fields: Any) -> None:
-        """Send a report of the run to the cell."""
-        report = kind(**run_fields(self.order, self.order, samples_done), **fields)
-        self.inbox.send(Report(type=report.TYPE, data=report.model_dump(mode="json")))
 
     @property
     def is_current(self) -> bool:

@@ -13,9 +13,8 @@ from executors.devices import gpus_of
 from executors.gang.local_gang import GangTraits, LocalGang
 from executors.gang.messages import Verdict
 from executors.gang.node import Assignment
-from executors.gang.rank_processes import RankProcesses
-from executors.gang.rank_runner import RankRunner, objection_to_generation
-from executors.gang.reports import RunReports, RunStanding, RunState
+from executors.gang.rank_runner import RankRunner, StopReason
+from executors.gang.run_state import RunState
 from executors.node.places import checkpoint_root, job_folder
 from executors.node.runner import CloseReason, Objection, Runner, RunnerContext
 from executors.processes.forked_process import warm_up
@@ -41,21 +40,13 @@ class Releasing(Protocol):
     def reason(self) -> str: ...
 
 
-class GangRunner(RankRunner[JobSettings], Generic[C]):
+class GangRunner(RankRunner[JobSettings, LocalGang[C], C, Releasing], Generic[C]):
     """The gangs of a node. See `Runner`.
 
     A subclass defines the runner's commands and their traits, and the newer generations in which the present
     ranks continue.
-
-    Attributes:
-        present: gangs on the node, by job id.
-        following: assignments of jobs whose present run has to end first, by job id.
     """
 
-    ASSIGNED: ClassVar[type[Command]]
-    """An `Assignment`."""
-    RELEASED: ClassVar[type[Command]]
-    """A `Releasing` command. With the reason `node_lost`, its ranks are killed: they wait for each other."""
     TRAITS: ClassVar[GangTraits[Any]]
     VERDICTS: ClassVar[Mapping[str, Verdict]] = {
         "withdrawn": "discard",
@@ -63,21 +54,18 @@ class GangRunner(RankRunner[JobSettings], Generic[C]):
         "node_lost": "stop",
         "preempted": "stop",
     }
-    """Ends of ranks, by the reason of their release."""
+    """Ends of ranks, by the reason of their release. With `node_lost` they are killed: they wait for each
+    other."""
 
     def __init__(self, context: RunnerContext, settings: JobSettings, gpus: int) -> None:
         """Start without ranks; there is room for one per GPU."""
         super().__init__(context, settings, gpus)
-        self.present: dict[str, LocalGang[C]] = {}
-        self.following: dict[str, C] = {}
         self._restored: list[RunState] = []
 
     # Decisions of runners
 
-    def objection(self, command: C) -> Objection | None:  # noqa: ARG002 -- for runners that have any
-        """Return why an assignment is impossible, besides the reasons of all gangs; None if it is
-        possible."""
-        return None
+    def objection(self, command: C) -> Objection | None:
+        return self.TRAITS.members_of(command).objection(command.node, self._node.gpus)
 
     def is_continued(self, command: C) -> bool:  # noqa: ARG002 -- for runners that scale jobs
         """Return whether the present ranks continue in a newer generation, rather than end before it."""
@@ -89,67 +77,73 @@ class GangRunner(RankRunner[JobSettings], Generic[C]):
 
     # Commands
 
-    def validate(self, command: Command) -> Objection | None:
-        """See `Runner`. An assignment must be newer than those of the job on the node, and fit its GPUs;
-        other commands must be of a generation on the node."""
-        if isinstance(command, self.ASSIGNED):
-            assigned = cast(C, command)
-            members = self.TRAITS.members_of(assigned)
-            impossible = members.objection(assigned.node, self._node.gpus) or self.objection(assigned)
-            return impossible or self._stale_assignment(assigned)
-        generation = getattr(command, "generation", None)
-        return None if generation is None else self._stale(command.job_id, generation)  # type: ignore[attr-defined]
+    def jobs_of(self, command: C | Releasing) -> tuple[str, ...]:
+        return (command.job_id,)
 
-    def apply(self, command: Command) -> None:
-        """See `Runner`. Ranks are started and ended by `advance`."""
-        if isinstance(command, self.ASSIGNED):
-            self._assign(cast(C, command))
-        elif isinstance(command, self.RELEASED):
-            self._release(cast(Releasing, command))
+    def assignment_of(self, command: C) -> LocalGang[C]:
+        return LocalGang(command, self._node, self.TRAITS)
 
-    def disown(self, run_id: str, job_id: str) -> None:
-        """See `Runner`. The ranks end at once, without another checkpoint."""
-        following, present = self.following.get(job_id), self.present.get(job_id)
-        if following is not None and following.run_id == run_id:
-            self._drop_following(following)
-        if present is not None and present.command.run_id == run_id:
-            _log.info("run disowned job=%s run=%s", job_id, run_id)
-            present.processes.kill(present.processes.verdict or "stop")
+    def begin(self, assignment: LocalGang[C]) -> None:
+        assignment.advance()
 
-    def held_runs(self) -> list[str]:
-        continuing = (
-            gang.command.run_id
-            for gang in self.present.values()
-            if gang.processes.verdict is None and not gang.processes.have_failed
-        )
-        return [*continuing, *(each.run_id for each in self.following.values())]
+    def replace(self, assignment: LocalGang[C], command: C) -> bool:
+        processes = assignment.processes
+        if not self.is_continued(command):
+            self.stop(assignment, "newer")  # its ranks have no place in the new generation
+        elif assignment.is_ending:
+            processes.release(processes.verdict or "stop", self._stop_by_s)
+        else:
+            assignment.assign(command)
+            return True
+        return False
+
+    def release(self, assignment: LocalGang[C], command: Releasing) -> None:
+        verdict, processes = self.VERDICTS[command.reason], assignment.processes
+        if verdict == "leave" and command.generation != assignment.generation:
+            return  # a `leave` that is read with its assignment, and before it, is repeated after it
+        if command.reason == "node_lost":
+            processes.kill(verdict)
+        else:
+            processes.release(verdict, self.release_deadline_s(command))
+
+    def stop(self, assignment: LocalGang[C], reason: StopReason) -> None:
+        """End ranks: at once without another checkpoint, or with one if the node stops."""
+        processes = assignment.processes
+        if reason == "node_stops":
+            processes.release("discard" if processes.verdict == "discard" else "stop", self._stop_by_s)
+        else:
+            processes.kill(processes.verdict or "stop")
+
+    def clear(self, job_id: str, command: Releasing) -> None:
+        if self.VERDICTS[command.reason] == "discard":
+            self._remove_files(job_id)
+
+    @property
+    def _stop_by_s(self) -> float:
+        return self._node.clock.time_s() + self._node.settings.stop_grace_s
 
     # Work
 
-    @property
-    def is_idle(self) -> bool:
-        return not self.present
-
-    def advance_ranks(self) -> Iterator[int | None]:
+    def receive(self) -> Iterator[int | None]:
         for run in self._restored:
-            self._node.report(run.end(self._node.cell, self._node.node))
+            run.report_end(self._node.reports_of(run))
         self._restored = []
-        for job_id, gang in list(self.present.items()):
-            gang.advance()
-            if gang.processes.are_gone:
-                gang.report_end()
-                self._end(job_id, gang)
-                yield gang.processes.needed_bytes
+        for gang in self.assignments:
+            if gang.has_begun:
+                gang.advance()
+                yield gang.processes.needed_bytes if gang.is_over else None
+
+    def settle(self, assignment: LocalGang[C]) -> None:
+        assignment.report_end()
+        failure = assignment.processes.failure
+        # No other node reads the reason, and a node without ranks of the job gets no more commands about it.
+        is_last = failure is not None and failure.permanent and assignment.members.is_one_node
+        if assignment.processes.verdict == "discard" or is_last:
+            self._remove_files(assignment.command.job_id)
 
     def close(self, reason: CloseReason) -> None:
         """See `Runner`. All jobs stop, with a checkpoint, within `stop_grace_s`. Without room, training since
         the last checkpoints is lost."""
-        by_s = self._node.clock.time_s() + self._node.settings.stop_grace_s
-        for command in list(self.following.values()):
-            self._drop_following(command)
-        for gang in self.present.values():
-            processes = gang.processes
-            processes.release("discard" if processes.verdict == "discard" else "stop", by_s)
         self.finish_work()
         _log.info("ranks gone node=%s reason=%s", self._node.node, reason)
 
@@ -157,112 +151,12 @@ class GangRunner(RankRunner[JobSettings], Generic[C]):
 
     def state(self) -> JsonValue:
         """See `Runner`. Ranks end with the node's process: these runs are over for the next one."""
-        unbegun = {job_id: self._gang(each) for job_id, each in self.following.items()}
-        runs = [
-            *self._restored,
-            *(
-                RunState(
-                    job_id=job_id,
-                    run_id=gang.command.run_id,
-                    samples_done=gang.kept_samples,
-                    verdict=gang.processes.verdict or "none",
-                )
-                for gangs in (self.present, unbegun)
-                for job_id, gang in sorted(gangs.items())
-            ),
-        ]
+        runs = [*self._restored, *(gang.state() for gang in self.assignments)]
         return [run.model_dump(mode="json") for run in runs] or None
 
     def restore(self, state: JsonValue) -> None:
         """See `Runner`. `advance` reports the end of these runs."""
         self._restored = _RUNS.validate_json(json.dumps(state))
-
-    # Generations
-
-    def _newest(self, job_id: str) -> C | None:
-        following = self.following.get(job_id)
-        if following is None and job_id in self.present:
-            return self.present[job_id].command
-        return following
-
-    def _stale_assignment(self, command: C) -> Objection | None:
-        newest = self._newest(command.job_id)
-        if newest is None or newest == command:
-            return None
-        return objection_to_generation([command.job_id], newest.generation, command.generation - 1)
-
-    def _stale(self, job_id: str, generation: int) -> Objection | None:
-        newest = self._newest(job_id)
-        return objection_to_generation([job_id], None if newest is None else newest.generation, generation)
-
-    def _assign(self, command: C) -> None:
-        gang = self.present.get(command.job_id)
-        if self._has(command):
-            return  # the order is a duplicate
-        if gang is None:
-            self.present[command.job_id] = self._gang(command)
-        elif not self.is_continued(command):
-            # Present ranks have no place in the new generation.
-            gang.processes.kill(gang.processes.verdict or "stop")
-            self.following[command.job_id] = command
-        elif gang.is_ending:
-            by_s = self._node.clock.time_s() + self._node.settings.stop_grace_s
-            gang.processes.release(gang.processes.verdict or "stop", by_s)
-            self.following[command.job_id] = command
-        else:
-            gang.assign(command)
-
-    def _has(self, command: C) -> bool:
-        """Return whether the newest assignment of the job is this one, and is not to end."""
-        present = self.present.get(command.job_id)
-        if command.job_id in self.following or present is None:
-            return self.following.get(command.job_id) == command
-        return present.command == command and present.processes.verdict is None
-
-    def _release(self, command: Releasing) -> None:
-        verdict = self.VERDICTS[command.reason]
-        processes = self._ending(command.job_id, command.generation, verdict)
-        if processes is None:
-            return
-        if command.reason == "node_lost":
-            processes.kill(verdict)
-        else:
-            processes.release(verdict, self.release_deadline_s(command))
-
-    def _ending(self, job_id: str, generation: int, verdict: Verdict) -> RankProcesses | None:
-        """End a generation of a job and those before it: drop an assignment that has not begun, remove files
-        that are not to be kept, and return the ranks that are to end."""
-        following = self.following.get(job_id)
-        if following is not None and generation >= following.generation:
-            self._drop_following(following)
-        gang = self.present.get(job_id)
-        if gang is None:
-            if verdict == "discard":
-                self._remove_files(job_id)
-            return None
-        # A `leave` that is read with its assignment, and before it, is repeated after it.
-        applies = verdict != "leave" or generation == gang.command.generation
-        return gang.processes if applies else None
-
-    def _gang(self, command: C) -> LocalGang[C]:
-        return LocalGang(command, self._node, self.TRAITS)
-
-    def _drop_following(self, command: C) -> None:
-        """Report the end of a run that never began."""
-        del self.following[command.job_id]
-        reports = RunReports(self._node, command.job_id)
-        reports.progressed(command.run_id, RunStanding(command.resume_samples), complete=True)
-
-    def _end(self, job_id: str, gang: LocalGang[C]) -> None:
-        del self.present[job_id]
-        failure = gang.processes.failure
-        # No other node reads the reason, and a node without ranks of the job gets no more commands about it.
-        is_last = failure is not None and failure.permanent and gang.members.is_one_node
-        if gang.processes.verdict == "discard" or is_last:
-            self._remove_files(job_id)
-        following = self.following.pop(job_id, None)
-        if following is not None:
-            self.present[job_id] = self._gang(following)
 
     def _remove_files(self, job_id: str) -> None:
         root, cell = self._node.state_root, self._node.cell

@@ -364,7 +364,7 @@ class GangTraining(Work[Order], Generic[Order, Share]):
 
     def _awaited_checkpoint(self) -> tuple[State, Position, JsonValue] | None:
         order, generation = self.rank.order, self.rank.membership.generation
-        newest = self._checkpoints.await_newest(order.resume_samples, order.checkpoint_wait_s)
+        newest = self._checkpoints.await_newest(order.job_id, order.resume_samples, order.checkpoint_wait_s)
         if newest is None:
             return None
         if newest.token > generation:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any, Self, cast
 
 import torch
@@ -15,6 +16,7 @@ from executors.lora.adapter import AdapterLayout, is_target
 from executors.lora.base_model import SharedBase
 from executors.lora.dataset import Cursor
 from executors.lora.task import LoraTask, TaskState
+from executors.node.files import digest_of, write_folder
 from schemas.base import Record
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -63,6 +65,26 @@ class TaskTrainingState(Record):
             cursor=Cursor(self.epoch, self.position),
             dataset_digest=self.dataset_digest,
         )
+
+
+def publish_adapter(files: Mapping[str, bytes], folder: Path) -> str:
+    """Write the adapter of an encoded state to a folder in PEFT's format, and return the digest of its
+    tensors; a repeated call has no effect.
+
+    Raises:
+        OSError: the disk failed.
+    """
+    published = {name: files[name] for name in (ADAPTER_CONFIG, ADAPTER_TENSORS)}
+    if any(_content(folder / name) != content for name, content in published.items()):
+        write_folder(folder, published)
+    return digest_of(files[ADAPTER_TENSORS])
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
 
 
 def encode_state(state: TaskState, base: SharedBase) -> dict[str, bytes]:

@@ -42,7 +42,7 @@ def members_of(command: RanksAssigned) -> Members:
 class MoeRunner(GangRunner[RanksAssigned]):
     """See `GangRunner`."""
 
-    ASSIGNED = RanksAssigned
+    ASSIGNED = (RanksAssigned,)
     RELEASED = RanksReleased
     TRAITS: ClassVar = GangTraits[RanksAssigned](
         order=MoeOrder,
@@ -53,6 +53,8 @@ class MoeRunner(GangRunner[RanksAssigned]):
     VERDICTS: ClassVar = {**GangRunner.VERDICTS, "ended": "stop"}
 
     def objection(self, command: RanksAssigned) -> Objection | None:
+        if (impossible := super().objection(command)) is not None:
+            return impossible
         kind, world = command.workload.kind, members_of(command).world
         if kind not in RANK_WORK:
             known = ", ".join(sorted(RANK_WORK))
@@ -69,14 +71,14 @@ class MoeRunner(GangRunner[RanksAssigned]):
             super().apply(command)
 
     def _place_experts(self, command: ExpertsPlaced) -> None:
-        following = self.following.get(command.job_id)
-        if following is not None and command.generation == following.generation:
-            layers = {layer.layer: layer for layer in (*following.placement, *command.layers)}
-            self.following[command.job_id] = following.model_copy(
-                update={"revision": command.revision, "placement": tuple(layers.values())}
-            )
-            return
-        gang = self.present.get(command.job_id)
-        if gang is not None and command.generation == gang.command.generation:
-            data = command.model_dump(mode="json", include={"revision", "layers"})
-            gang.processes.send(Instruction(data=data))
+        for gang in self.of((command.job_id,)):
+            order = gang.command
+            if order.generation != command.generation:
+                continue
+            if gang.has_begun:
+                data = command.model_dump(mode="json", include={"revision", "layers"})
+                gang.processes.send(Instruction(data=data))
+            else:
+                layers = {layer.layer: layer for layer in (*order.placement, *command.layers)}
+                placed = {"revision": command.revision, "placement": tuple(layers.values())}
+                gang.command = order.model_copy(update=placed)

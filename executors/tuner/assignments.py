@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
 from executors.gang.messages import Members, Membership
+from executors.gang.rank_runner import StopReason
 from executors.node.runner import Objection
 from executors.tuner.messages import meeting_of
 from schemas.base import Identifier, Record, RunId
@@ -19,9 +20,7 @@ _DISCARDED: frozenset[TaskReleaseReason] = frozenset({"withdrawn", "failed"})
 class Ending(Record):
     """Reason of the end of an assignment."""
 
-    reason: TaskReleaseReason | Literal["newer", "node_stops", "disowned"]
-    """`newer`: the node has another assignment of one of its jobs. `disowned`: the cell has no such
-    assignment."""
+    reason: TaskReleaseReason | StopReason
     job_ids: tuple[Identifier, ...]
     """The jobs that the reason applies to; other jobs of the task are checkpointed."""
 
@@ -70,9 +69,7 @@ class NodeAssignment:
 
     @property
     def orders(self) -> tuple[JobOrder, ...]:
-        if isinstance(self.command, ProfileOrdered):
-            return (self.command.order,)
-        return self.command.orders
+        return orders_of(self.command)
 
     @property
     def job_ids(self) -> set[str]:
@@ -82,6 +79,27 @@ class NodeAssignment:
     def generation(self) -> int:
         """Generation of its task; 0 for a profile run."""
         return self.command.generation if isinstance(self.command, TaskAssigned) else 0
+
+    @property
+    def open_runs(self) -> list[str]:
+        return [order.run_id for order in self.orders if order.run_id not in self.over]
+
+    @property
+    def has_begun(self) -> bool:
+        return self.ranks_left is not None
+
+    @property
+    def is_released(self) -> bool:
+        return self.ending is not None
+
+    @property
+    def goes_on(self) -> bool:
+        return not self.is_released and not self.is_stopped
+
+    @property
+    def is_over(self) -> bool:
+        # One that was halted on other nodes waits for this node's command, which has the reason.
+        return self.ranks_left == 0 and (self.is_released or not self.is_stopped or not self.open_runs)
 
     @property
     def leads(self) -> bool:
@@ -126,10 +144,6 @@ class NodeAssignment:
             for each in (self, other)
         )
 
-    def unreported(self) -> Iterator[JobOrder]:
-        """Yield the jobs whose end is not reported."""
-        return (order for order in self.orders if order.run_id not in self.over)
-
     def state(self) -> AssignmentState:
         return AssignmentState(
             command=self.command,
@@ -137,6 +151,10 @@ class NodeAssignment:
             ending=self.ending,
             is_stopped=self.is_stopped,
         )
+
+
+def orders_of(command: TaskAssigned | ProfileOrdered) -> tuple[JobOrder, ...]:
+    return (command.order,) if isinstance(command, ProfileOrdered) else command.orders
 
 
 def members_of(command: TaskAssigned | ProfileOrdered) -> Members:

@@ -14,23 +14,14 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from executors.gang.checkpoints import await_checkpoint, check_record
 from executors.lora.adapter import AdapterLayout
 from executors.lora.base_model import SharedBase
-from executors.lora.checkpoint import ADAPTER_CONFIG, ADAPTER_TENSORS, decode_state, encode_state
+from executors.lora.checkpoint import ADAPTER_TENSORS, decode_state, encode_state, publish_adapter
 from executors.lora.task import AdapterState, LoraTask, TaskState
 from executors.node.checkpoints import Checkpoint, StaleWriterError
-from executors.node.files import digest_of, write_folder
+from executors.node.files import digest_of
 from executors.node.places import result_path
-from executors.tuner.files import (
-    FINISHED_JOB,
-    OTHER_HEAD,
-    PROGRESS,
-    FinishedTuning,
-    JobFiles,
-    JobProgress,
-    progress_of,
-)
+from executors.tuner.files import OTHER_HEAD, FinishedTuning, JobFiles, JobProgress
 from schemas.lora import LoraHyperparameters
 from schemas.merging.commands import JobOrder
 from schemas.merging.workload import TuningWorkload
@@ -93,26 +84,19 @@ class TuningCheckpoints:
             StaleWriterError: a later generation wrote a checkpoint.
             ValueError: the checkpoint is of another job, base model or format.
         """
-        store, job_id = self._files.present, order.job_id
+        job_id, files = order.job_id, self._files
         resume_samples = order.resume_iterations * order.workload.hyperparameters.batch_size
-        newest = await_checkpoint(
-            lambda: self._files.newest(order),
-            resume_samples,
-            wait_s,
-            _POLL_S,
-            lambda: store.is_concluded(job_id),
-        )
+        newest = files.await_newest(job_id, resume_samples, wait_s, order.oldest_generation)
         if newest is not None and newest.token > generation:
             raise StaleWriterError(f"{job_id}: generation {generation} was replaced by {newest.token}")
-        before = store.newest(job_id) if order.resume_iterations == 0 else None
+        before = files.newest(job_id) if order.resume_iterations == 0 else None
         if before is not None and before.token < generation:
-            store.remove(job_id)
+            files.store.remove(job_id)
             return None
         if newest is None:
             return None
-        if FINISHED_JOB in newest.files:
-            return self._finished(newest, order)
-        return self._saved(newest, order)
+        path = result_path(self._cell, order.user, job_id)
+        return files.record_of(newest, order.workload, path) or self._saved(newest, order)
 
     def adapter_of(
         self, job_id: str, workload: TuningWorkload, digest: str | None = None
@@ -123,15 +107,15 @@ class TuningCheckpoints:
             workload: that of the other job, which adapts the same layers.
             digest: digest of the adapter; None for any.
         """
-        final = self._files.present.conclusion(job_id)
+        final = self._files.store.conclusion(job_id)
         if final is None or ADAPTER_TENSORS not in final.files:
             return None
         if digest is not None and digest_of(final.files[ADAPTER_TENSORS]) != digest:
             return None  # the id has become that of another job
         return decode_state(final.files, self.base_of(workload))
 
-    def save(self, saved: SavedJob, generation: int) -> int:
-        """Write a checkpoint, and return its size in bytes.
+    def save(self, saved: SavedJob, generation: int) -> None:
+        """Write a checkpoint.
 
         Raises:
             StaleWriterError: a later generation wrote a checkpoint, or the job is over.
@@ -140,10 +124,8 @@ class TuningCheckpoints:
         files = encode_state(saved.state, self.base_of(saved.progress.workload))
         if saved.other_head.numel():
             files[OTHER_HEAD] = save_tensors({_HEAD: saved.other_head})
-        files[PROGRESS] = saved.progress.model_dump_json().encode()
-        samples_done = saved.state.samples_done
-        self._files.present.save(saved.state.task.job_id, generation, samples_done, files)
-        return sum(len(content) for content in files.values())
+        state = saved.state
+        self._files.write(state.task.job_id, generation, state.samples_done, files, saved.progress)
 
     def finish(self, saved: SavedJob, user: str, loss: float | None, generation: int) -> FinishedTuning:
         """Publish a job's adapter, and keep only what its report needs of its checkpoints.
@@ -155,35 +137,25 @@ class TuningCheckpoints:
         job_id = saved.state.task.job_id
         encoded = encode_state(saved.state, self.base_of(saved.progress.workload))
         path = result_path(self._cell, user, job_id)
-        write_folder(
-            self._output_root / path, {name: encoded[name] for name in (ADAPTER_CONFIG, ADAPTER_TENSORS)}
-        )
         finished = FinishedTuning(
             workload=saved.progress.workload,
             position=saved.progress.position.model_copy(update={"is_over": True}),
             loss=loss,
             path=path,
-            digest=digest_of(encoded[ADAPTER_TENSORS]),
+            digest=publish_adapter(encoded, self._output_root / path),
         )
         # The adapter is kept: its receiver may have to start from it again.
-        files = {**encoded, FINISHED_JOB: finished.model_dump_json().encode()}
-        self._files.present.conclude(job_id, generation, saved.state.samples_done, files)
+        self._files.conclude(job_id, generation, saved.state.samples_done, finished, encoded)
         return finished
 
     def _saved(self, checkpoint: Checkpoint, order: JobOrder) -> SavedJob:
-        progress = progress_of(checkpoint)
+        progress = self._files.about(checkpoint)
         if progress.workload != order.workload:
             raise ValueError(f"the checkpoint {checkpoint.path} is of another workload")
         state = decode_state(checkpoint.files, self.base_of(order.workload))
         if OTHER_HEAD not in checkpoint.files:
             return SavedJob(state, progress, NO_HEAD)
         return SavedJob(state, progress, load_tensors(checkpoint.files[OTHER_HEAD])[_HEAD])
-
-    def _finished(self, checkpoint: Checkpoint, order: JobOrder) -> FinishedTuning:
-        finished = FinishedTuning.model_validate_json(checkpoint.files[FINISHED_JOB])
-        path = result_path(self._cell, order.user, order.job_id)
-        check_record(checkpoint, finished.workload == order.workload, finished.path, path)
-        return finished
 
 
 def own_state(layout: AdapterLayout, state: AdapterState, head: int) -> AdapterState:

@@ -9,15 +9,13 @@ from pathlib import Path
 
 from pydantic import NonNegativeInt
 
-from executors.node.checkpoints import Checkpoint, CheckpointStore
+from executors.node.job_states import FinishedRecord, JobStates
 from executors.node.places import checkpoint_root
 from schemas.base import Identifier, Record
 from schemas.fleet import Loss
 from schemas.merging.commands import JobOrder
 from schemas.merging.workload import TuningWorkload
 
-PROGRESS = "tuning.json"
-FINISHED_JOB = "finished.json"
 OTHER_HEAD = "other_head.safetensors"
 """Head of the other job of a shared run, as of the checkpoint."""
 
@@ -47,49 +45,38 @@ class JobProgress(Record):
     """Position of the other job of a shared run, which uses the same adapter."""
 
 
-class FinishedTuning(Record):
-    """Data that is kept of a finished job, besides its adapter: enough to report it again."""
+class FinishedTuning(FinishedRecord):
+    """See `FinishedRecord`. The adapter is kept besides."""
 
     workload: TuningWorkload
     position: JobPosition
     loss: Loss | None
     path: str
-    """Path of the adapter, relative to the output root."""
     digest: str
 
-
-def progress_of(checkpoint: Checkpoint) -> JobProgress:
-    """Return the progress of the job in a checkpoint.
-
-    Raises:
-        ValueError: the checkpoint is of another runner or format.
-    """
-    if PROGRESS not in checkpoint.files:
-        raise ValueError(f"the checkpoint {checkpoint.path} lacks {PROGRESS}")
-    return JobProgress.model_validate_json(checkpoint.files[PROGRESS])
+    @property
+    def identity(self) -> tuple[object, str]:
+        return self.workload, self.path
 
 
-class JobFiles:
+class JobFiles(JobStates[JobProgress, FinishedTuning]):
     """Files of a cell's jobs."""
 
+    ABOUT_FILE = "tuning.json"
+    ABOUT = JobProgress
+    FINISHED = FinishedTuning
+
     def __init__(self, state_root: Path, cell: str) -> None:
-        self.present = CheckpointStore(checkpoint_root(state_root, cell))
-        """Checkpoints that jobs resume from."""
+        super().__init__(checkpoint_root(state_root, cell))
         self._meetings = state_root / cell / "tuner"
 
     def meeting_place(self, task_id: str) -> Path:
         """Return the folder of the ranks' meetings of a task."""
         return self._meetings / task_id
 
-    def newest(self, order: JobOrder) -> Checkpoint | None:
-        """Return the checkpoint that a job resumes from, never one of an undone merge; None if it starts
-        without state."""
-        newest = self.present.newest(order.job_id)
-        return None if newest is None or newest.token < order.oldest_generation else newest
-
     def kept_samples(self, order: JobOrder) -> int:
         """Return the samples of a job that are kept if it has no runs."""
-        newest = self.newest(order)
+        newest = self.newest(order.job_id, order.oldest_generation)
         return 0 if newest is None else newest.samples_done
 
     def undo(self, job_id: str, generation: int) -> int:
@@ -105,18 +92,18 @@ class JobFiles:
         Raises:
             OSError: the store failed; a retry is possible.
         """
-        newest = self.present.newest(job_id)
+        newest = self.newest(job_id)
         if newest is None:
             return 0
-        if self.present.is_concluded(job_id) or newest.token > generation:
+        if self.store.is_concluded(job_id) or newest.token > generation:
             return newest.samples_done
-        self.present.remove(job_id)
+        self.store.remove(job_id)
         _log.info("merge undone job=%s", job_id)
         return 0
 
     def discard(self, job_id: str) -> None:
         """Remove the files of a job that is over for its user."""
-        self.present.remove(job_id)
+        self.store.remove(job_id)
 
     def remove_meeting(self, task_id: str) -> None:
         """Remove the messages of the ranks of a task that is over."""

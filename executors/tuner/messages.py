@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, TypeAdapter
 
-from executors.gang.messages import Membership
+from executors.gang.messages import Membership, Report
 from executors.tuner.settings import TunerSettings
 from schemas.base import Identifier, Record, UnixTime
 from schemas.merging.commands import JobOrder, ProfileOrdered, TaskAssigned
@@ -99,14 +99,10 @@ class Unfit(Record):
     error: str
 
 
-class TaskReport(Record):
-    """A report of a run, to be sent unchanged."""
+class TaskReport(Report):
+    """A report of a run of a part."""
 
-    kind: Literal["report"] = "report"
     part: int
-    type: str
-    """The CloudEvents type."""
-    data: dict[str, Any]
 
 
 class Switched(Record):

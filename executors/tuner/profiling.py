@@ -12,7 +12,6 @@ import torch
 
 from executors.gang.faults import share_failure
 from executors.gang.folder import JobFolder
-from executors.gang.reports import run_fields
 from executors.lora.base_model import SharedBase
 from executors.lora.faults import described
 from executors.node.losses import reportable
@@ -21,7 +20,7 @@ from executors.tuner.embedding import Embeddings, embed
 from executors.tuner.evaluating import accuracy_of
 from executors.tuner.faults import HaltedError, cannot_succeed_elsewhere
 from executors.tuner.memory import BYTES_PER_GIB, most_bytes_kept
-from executors.tuner.messages import Outcome, Over, ProfilePart, TaskReport
+from executors.tuner.messages import Outcome, Over, ProfilePart
 from executors.tuner.rank_resources import RankResources
 from executors.tuner.settings import TunerSettings
 from executors.tuner.team import Team, come_together
@@ -226,7 +225,7 @@ class ProfileRun:
         """Do the run, and end it with the message `Over`."""
         outcome: Outcome = "stopped"
         if not self._is_halted():
-            self._report(RunStarted, {})
+            self._report(RunStarted)
             try:
                 if self._run():
                     outcome = "finished"
@@ -252,7 +251,7 @@ class ProfileRun:
             device, leads = self._around.device, membership.rank == 0
             found = profile(command, team, self._base, settings, device, deadline_s, leads, self._is_halted)
             if found is not None:
-                self._report(TaskProfiled, vars(found))
+                self._report(TaskProfiled, **vars(found))
             return found is not None
         finally:
             team.leave()
@@ -269,15 +268,12 @@ class ProfileRun:
             has_peers=membership.world > 1,
         )
         _log.warning("profile run failed job=%s error=%r", self._part.command.order.job_id, error)
-        self._report(RunFailed, {"error": described(error), "permanent": permanent})
+        self._report(RunFailed, error=described(error), permanent=permanent)
 
     def _is_halted(self) -> bool:
         return self._around.inbox.is_halted(self._part.part)
 
-    def _report(self, kind: type[RunReport], fields: dict[str, Any]) -> None:
+    def _report(self, kind: type[RunReport], **fields: Any) -> None:
         """Report, if this rank leads."""
-        if self._part.membership.rank != 0:
-            return
-        report = kind(**run_fields(self._around, self._part.command.order, 0), **fields)
-        data = report.model_dump(mode="json")
-        self._around.inbox.send(TaskReport(part=self._part.part, type=report.TYPE, data=data))
+        if self._part.membership.rank == 0:
+            self._around.reports_of(self._part.part, self._part.command.order).report(kind, 0, **fields)

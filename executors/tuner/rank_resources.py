@@ -9,10 +9,12 @@ from multiprocessing.connection import Connection
 import torch
 
 from executors.gang.inbox import NodeLink
+from executors.node.run_reports import RunReports
 from executors.tuner.checkpoints import TuningCheckpoints
 from executors.tuner.keeper import Keeper
-from executors.tuner.messages import DIRECTIVES, Directive, Halt, Message, ProfilePart, TaskPart
+from executors.tuner.messages import DIRECTIVES, Directive, Halt, Message, ProfilePart, TaskPart, TaskReport
 from executors.tuner.settings import TunerSettings
+from schemas.merging.commands import JobOrder
 
 
 class PartQueue:
@@ -79,3 +81,9 @@ class RankResources:
     keeper: Keeper
     inbox: PartQueue
     stepped_s: float | None = None
+
+    def reports_of(self, part: int, order: JobOrder) -> RunReports:
+        """Return the reports of a run of a part, which the node sends."""
+        return RunReports(
+            self.cell, self.node, order, lambda report: self.inbox.send(TaskReport.of(report, part=part))
+        )

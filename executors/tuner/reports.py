@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any, Literal
 
-from executors.gang.reports import run_fields
 from executors.lora.task import BYTES_PER_PARAMETER, AdapterState
 from executors.node.losses import reportable
+from executors.node.run_reports import RunReports
 from executors.tuner.checkpoints import NO_HEAD, SavedJob, head_of, own_state
 from executors.tuner.files import FinishedTuning, JobProgress
 from executors.tuner.keeper import TaskKeeper
-from executors.tuner.messages import TaskPart, TaskReport
+from executors.tuner.messages import TaskPart
 from executors.tuner.opening import TrainingJob, task_state
 from executors.tuner.rank_resources import RankResources
 from executors.tuner.training import TrainingStep
@@ -38,8 +38,7 @@ class TaskReports:
 
     def started_soon(self, job: TrainingJob) -> None:
         """Report the start of a job; a job that was over before is reported again."""
-        about = self._about(job.order, job.samples_done)
-        self._soon(RunStarted(**about, dataset_samples=len(job.loader.training)))
+        self._soon(job.order, RunStarted, job.samples_done, dataset_samples=len(job.loader.training))
         finished = job.finished
         if finished is not None:
             self._keeper.submit(lambda: self.finished(job, finished))
@@ -56,51 +55,45 @@ class TaskReports:
     ) -> None:
         """Report an evaluation; `losses` and `step` cover the time since the previous one."""
         self._soon(
-            TaskEvaluated(
-                **self._about(job.order, job.samples_done),
-                iterations=job.iterations,
-                epochs=epochs,
-                loss=reportable(sum(losses) / len(losses)) if losses else None,
-                accuracy=accuracy,
-                phase=phase,
-                partner=partner,
-                step=step,
-            )
+            job.order,
+            TaskEvaluated,
+            job.samples_done,
+            iterations=job.iterations,
+            epochs=epochs,
+            loss=reportable(sum(losses) / len(losses)) if losses else None,
+            accuracy=accuracy,
+            phase=phase,
+            partner=partner,
+            step=step,
         )
 
     def progressed(self, order: JobOrder, samples_done: int, loss: float | None, node_s: float) -> None:
         """Report a checkpoint of a job that continues."""
-        about = self._about(order, samples_done)
-        self._send(RunProgressed(**about, loss=reportable(loss), node_s=node_s, complete=False))
+        fields = {"loss": reportable(loss), "node_s": node_s, "complete": False}
+        self._of(order).report(RunProgressed, samples_done, **fields)
 
     def finished(self, job: TrainingJob, finished: FinishedTuning) -> None:
         """Report a job that is over, with its published adapter."""
         self.ended.add(job.order.run_id)
-        self._send(
-            RunFinished(
-                **self._about(job.order, finished.position.iterations * job.batch_size),
-                loss=finished.loss,
-                adapter_path=finished.path,
-                adapter_digest=finished.digest,
-            )
+        self._of(job.order).report(
+            RunFinished,
+            finished.position.iterations * job.batch_size,
+            loss=finished.loss,
+            adapter_path=finished.path,
+            adapter_digest=finished.digest,
         )
 
     def failed(self, order: JobOrder, samples_done: int, error: str, permanent: bool) -> None:
         """Report the failure of a job, unless its end is reported."""
         if order.run_id not in self.ended:
             self.ended.add(order.run_id)
-            self._send(RunFailed(**self._about(order, samples_done), error=error, permanent=permanent))
+            self._of(order).report(RunFailed, samples_done, error=error, permanent=permanent)
 
-    def _about(self, order: JobOrder, samples_done: int) -> dict[str, Any]:
-        return run_fields(self._around, order, samples_done)
+    def _of(self, order: JobOrder) -> RunReports:
+        return self._around.reports_of(self._part.part, order)
 
-    def _soon(self, report: RunReport) -> None:
-        self._keeper.submit(lambda: self._send(report))
-
-    def _send(self, report: RunReport) -> None:
-        self._around.inbox.send(
-            TaskReport(part=self._part.part, type=report.TYPE, data=report.model_dump(mode="json"))
-        )
+    def _soon(self, order: JobOrder, kind: type[RunReport], samples_done: int, **fields: Any) -> None:
+        self._keeper.submit(lambda: self._of(order).report(kind, samples_done, **fields))
 
 
 def measured_step(

@@ -8,13 +8,11 @@ from collections.abc import Iterator
 from pydantic import JsonValue
 
 from executors.gang.folder import JobFolder
-from executors.gang.messages import Failed
 from executors.gang.rank_processes import exit_error
-from executors.gang.rank_runner import RankRunner, objection_to_generation
-from executors.gang.reports import RunReports, RunStanding
+from executors.gang.rank_runner import RankRunner, StopReason
 from executors.node.places import result_path
 from executors.node.runner import CloseReason, Objection, RunnerContext
-from executors.tuner.assignments import STATES, Ending, NodeAssignment, objection_to
+from executors.tuner.assignments import STATES, Ending, NodeAssignment, objection_to, orders_of
 from executors.tuner.files import JobFiles
 from executors.tuner.messages import (
     Halt,
@@ -33,18 +31,25 @@ from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunS
 from schemas.merging.commands import JobOrder, LoaderPrewarmed, ProfileOrdered, TaskAssigned, TaskReleased
 from schemas.merging.reports import TaskEvaluated, TaskProfiled
 
-_REPORTS: dict[str, type[RunReport]] = {
-    report.TYPE: report
-    for report in (RunStarted, RunProgressed, RunFinished, RunFailed, TaskProfiled, TaskEvaluated)
-}
+_REPORTS: tuple[type[RunReport], ...] = (
+    *(RunStarted, RunProgressed, RunFinished, RunFailed),
+    *(TaskProfiled, TaskEvaluated),
+)
 _LEAST_PREWARM_S = 30.0
 """Least time to keep a loader: the clocks of cell and node differ."""
 
 _log = logging.getLogger(__name__)
 
 
-class TunerRunner(RankRunner[TunerSettings]):
-    """See `Runner`. The ranks outlive their tasks."""
+class TunerRunner(RankRunner[TunerSettings, NodeAssignment, TaskAssigned | ProfileOrdered, TaskReleased]):
+    """See `Runner`. The ranks outlive their tasks.
+
+    A profile run replaces the node's assignment of its job: the cell orders one only for a job without
+    another run.
+    """
+
+    ASSIGNED = (TaskAssigned, ProfileOrdered)
+    RELEASED = TaskReleased
 
     def __init__(self, context: RunnerContext, settings: TunerSettings, ranks: RankPool) -> None:
         """Start without assignments."""
@@ -52,8 +57,6 @@ class TunerRunner(RankRunner[TunerSettings]):
         self._base_model = context.settings.base_model
         self._files = JobFiles(self._node.state_root, self._node.cell)
         self._pool = ranks
-        self._assignments: list[NodeAssignment] = []
-        """Assignments by arrival."""
         self._parts = 0
 
     @classmethod
@@ -85,51 +88,45 @@ class TunerRunner(RankRunner[TunerSettings]):
     def pids(self) -> list[int]:
         return self._pool.pids
 
-    def validate(self, command: Command) -> Objection | None:
-        """Reject a task that is older than the node's assignments of its jobs or that `objection_to` rejects,
-        and a release of another generation. A profile run replaces the node's assignment of its job: the cell
-        orders one only for a job without another run."""
-        if isinstance(command, TaskAssigned | ProfileOrdered):
-            objection = objection_to(command, gpus_here=self._node.gpus)
-            if objection is not None:
-                return objection
-        if isinstance(command, TaskAssigned):
-            jobs = [order.job_id for order in command.orders]
-            known = self._newest(set(jobs))
-            if known is not None and known.command != command:
-                return objection_to_generation(jobs, known.generation, command.generation - 1)
+    # Commands
+
+    def jobs_of(self, command: TaskAssigned | ProfileOrdered | TaskReleased) -> tuple[str, ...]:
         if isinstance(command, TaskReleased):
-            known = self._newest(set(command.job_ids))
-            newest = None if known is None else known.generation
-            return objection_to_generation(command.job_ids, newest, command.generation)
-        return None
+            return command.job_ids
+        return tuple(order.job_id for order in orders_of(command))
+
+    def objection(self, command: TaskAssigned | ProfileOrdered) -> Objection | None:
+        return objection_to(command, gpus_here=self._node.gpus)
 
     def apply(self, command: Command) -> None:
-        """Carry out a command. Starts and ends happen at the next step boundary."""
-        if isinstance(command, TaskAssigned | ProfileOrdered):
-            self._accept(command)
-        elif isinstance(command, TaskReleased):
-            self._release(command)
-        elif isinstance(command, LoaderPrewarmed):
+        """See `Runner`. Starts and ends happen at the next step boundary."""
+        if isinstance(command, LoaderPrewarmed):
             self._prewarm(command)
+        else:
+            super().apply(command)
 
-    def disown(self, run_id: str, job_id: str) -> None:
-        """End the task or profile run of this run, with a checkpoint unless a newer one has written."""
-        for each in self._of({job_id}):
-            if run_id in {order.run_id for order in each.unreported()}:
-                _log.info("run disowned job=%s run=%s", job_id, run_id)
-                self._end(each, Ending(reason="disowned", job_ids=tuple(sorted(each.job_ids))))
+    def assignment_of(self, command: TaskAssigned | ProfileOrdered) -> NodeAssignment:
+        self._parts += 1
+        return NodeAssignment(command, self._parts)
 
-    def held_runs(self) -> list[str]:
-        """Return the runs of assignments that are not to end."""
-        going_on = [each for each in self._assignments if each.ending is None and not each.is_stopped]
-        return [order.run_id for each in going_on for order in each.unreported()]
+    def release(self, assignment: NodeAssignment, command: TaskReleased) -> None:
+        self._end(assignment, Ending(reason=command.reason, job_ids=command.job_ids))
 
-    @property
-    def is_idle(self) -> bool:
-        return not self._assignments
+    def stop(self, assignment: NodeAssignment, reason: StopReason) -> None:
+        """End ranks, with a checkpoint unless a newer task has written."""
+        if not assignment.is_released:
+            self._end(assignment, Ending(reason=reason, job_ids=tuple(sorted(assignment.job_ids))))
 
-    def advance_ranks(self) -> Iterator[int | None]:
+    def clear(self, job_id: str, command: TaskReleased) -> None:
+        ending = Ending(reason=command.reason, job_ids=command.job_ids)
+        if ending.discards(job_id):
+            self._files.discard(job_id)
+        elif ending.resets(job_id):
+            self._files.undo(job_id, command.generation)
+
+    # Work
+
+    def receive(self) -> Iterator[int | None]:
         for rank, message in list(self._pool.messages()):
             if isinstance(message, TaskReport):
                 self._pass_on(message)
@@ -140,77 +137,37 @@ class TunerRunner(RankRunner[TunerSettings]):
                 yield message.needed_bytes
         for part, status in list(self._pool.restart_ended()):
             self._on_exit(part, status)
-        for each in list(self._assignments):
-            self._conclude(each)
-        for each in list(self._assignments):
-            self._begin(each)
+
+    def advance_ranks(self) -> Iterator[int | None]:
+        yield from super().advance_ranks()
         self._pool.send_halts()
 
     def close(self, reason: CloseReason) -> None:
         """End all, with checkpoints, within `stop_grace_s`; the cell plans the jobs again. The ranks end with
         the node, and stay if only room is missing."""
-        for each in self._assignments:
-            if each.ending is None:
-                self._end(each, Ending(reason="node_stops", job_ids=tuple(sorted(each.job_ids))))
         self.finish_work(within_s=self._node.settings.stop_grace_s)
-        for each in list(self._assignments):
+        for each in list(self.assignments):
             # It did not end in time: the checkpoint on disk counts.
-            each.ranks_left = 0
             self._conclude(each)
         if reason == "node_stops":
             self._pool.kill()
 
+    # Journal
+
     def state(self) -> JsonValue:
         """Return the assignments that are not over, for a restart."""
-        states: list[JsonValue] = [each.state().model_dump(mode="json") for each in self._assignments]
+        states: list[JsonValue] = [each.state().model_dump(mode="json") for each in self.assignments]
         return states or None
 
     def restore(self, state: JsonValue) -> None:
         """Continue the assignments of the process before, from checkpoints, since its ranks are gone."""
         for each in STATES.validate_json(json.dumps(state)):
-            assignment = self._assignment(each.command)
+            assignment = self.assignment_of(each.command)
             assignment.over = set(each.over)
             assignment.ending, assignment.is_stopped = each.ending, each.is_stopped
-            if each.ending is not None or each.is_stopped:
+            if not assignment.goes_on:
                 assignment.ranks_left = 0
-            self._assignments.append(assignment)
-
-    # Commands
-
-    def _accept(self, command: TaskAssigned | ProfileOrdered) -> None:
-        """Begin an order, and end the node's other assignments of its jobs."""
-        assignment = self._assignment(command)
-        present = self._of(assignment.job_ids)
-        if any(each.command == command and each.ending is None for each in present):
-            return  # the order is a duplicate
-        for each in present:
-            self._end(each, Ending(reason="newer", job_ids=tuple(sorted(each.job_ids))))
-        self._assignments.append(assignment)
-
-    def _of(self, job_ids: set[str]) -> list[NodeAssignment]:
-        return [each for each in self._assignments if each.job_ids & job_ids]
-
-    def _newest(self, job_ids: set[str]) -> NodeAssignment | None:
-        return max(self._of(job_ids), key=lambda each: each.generation, default=None)
-
-    def _assignment(self, command: TaskAssigned | ProfileOrdered) -> NodeAssignment:
-        self._parts += 1
-        return NodeAssignment(command, self._parts)
-
-    def _release(self, command: TaskReleased) -> None:
-        ending = Ending(reason=command.reason, job_ids=command.job_ids)
-        for each in self._of(set(command.job_ids)):
-            if each.generation <= command.generation:
-                self._end(each, ending)
-        live = {job_id for each in self._assignments for job_id in each.job_ids}
-        for job_id in command.job_ids:
-            if job_id in live:
-                continue
-            # It has no ranks here any more.
-            if ending.discards(job_id):
-                self._files.discard(job_id)
-            elif ending.resets(job_id):
-                self._files.undo(job_id, command.generation)
+            self.assignments.append(assignment)
 
     def _prewarm(self, command: LoaderPrewarmed) -> None:
         now_s = self._node.clock.time_s()
@@ -228,20 +185,13 @@ class TunerRunner(RankRunner[TunerSettings]):
 
     # Ranks
 
-    def _begin(self, assignment: NodeAssignment) -> None:
+    def begin(self, assignment: NodeAssignment) -> None:
         """Give an assignment its ranks, as soon as enough are idle or about to be."""
-        if assignment.ranks_left is not None:
-            return
         refusal = self._refusal(assignment)
         if refusal is not None:
             assignment.ranks_left = 0
-            if assignment.leads:
-                for order in assignment.orders:
-                    self._fail(assignment, order, refusal)
-            assignment.over |= {order.run_id for order in assignment.orders}
+            self._fail(assignment, refusal)
             return
-        if any(each.part < assignment.part for each in self._of(assignment.job_ids)):
-            return  # it resumes from their checkpoints
         found = self._free(assignment)
         if found is None:
             return
@@ -263,7 +213,7 @@ class TunerRunner(RankRunner[TunerSettings]):
         """Return ranks for an assignment in the order of their numbers, and the part that it follows on them,
         see `TaskPart`. The ranks are idle, or their one part is about to end. None if there are too few."""
         count = assignment.gpus
-        ending = [each for each in self._assignments if each.ending is not None or each.is_stopped]
+        ending = [each for each in self.assignments if not each.goes_on]
         parts = {each.part for each in ending}
         ready = [rank for rank in self._pool.ranks if rank.is_ready]
         idle = [rank for rank in ready if not rank.parts]
@@ -284,7 +234,7 @@ class TunerRunner(RankRunner[TunerSettings]):
         return next((f"model: the node holds base model {held}, not {model}" for model in others), None)
 
     def _pass_on(self, message: TaskReport) -> None:
-        report = _REPORTS[message.type].model_validate_json(json.dumps(message.data))
+        report = message.parsed(_REPORTS)
         assignment = self._by_part(message.part)
         if assignment is None or report.run_id in assignment.over:
             return
@@ -292,9 +242,7 @@ class TunerRunner(RankRunner[TunerSettings]):
         if isinstance(report, RunFinished | RunFailed | TaskProfiled):
             assignment.over.add(report.run_id)
             how = report.TYPE.removeprefix("millrace.").removesuffix(".v1")
-            _log.info(
-                "%s job=%s run=%s samples_done=%d", how, report.job_id, report.run_id, report.samples_done
-            )
+            self._node.reports_of(report).log(how, samples_done=report.samples_done)
 
     def _note_switch(self, message: Switched) -> None:
         assignment = self._by_part(message.part)
@@ -328,30 +276,21 @@ class TunerRunner(RankRunner[TunerSettings]):
             folder = JobFolder(self._files.meeting_place(assignment.meeting))
             folder.write_failure(assignment.meeting_generation, error, permanent=False)
             self._pool.halt(Halt(part=part))
-        for order in list(assignment.unreported()):
-            if assignment.leads:
-                self._fail(assignment, order, error)
-        assignment.over |= {order.run_id for order in assignment.orders}
+        self._fail(assignment, error)
 
     def _by_part(self, part: int) -> NodeAssignment | None:
-        return next((each for each in self._assignments if each.part == part), None)
+        return next((each for each in self.assignments if each.part == part), None)
 
     # Ends
 
-    def _conclude(self, assignment: NodeAssignment) -> None:
-        """Check whether an assignment is over: if so, settle its files and report its runs."""
-        if assignment.ranks_left is None or assignment.ranks_left > 0:
-            return
+    def settle(self, assignment: NodeAssignment) -> None:
         ending = assignment.ending
-        if ending is None and assignment.is_stopped and any(assignment.unreported()):
-            return  # halted on its other nodes; this node's command will have the reason
         if ending is not None:
             for order in assignment.orders:
                 self._settle(assignment, order, ending)
-        if assignment.leads and all(order.run_id in assignment.over for order in assignment.orders):
+        if assignment.leads and not assignment.open_runs:
             place = JobFolder(self._files.meeting_place(assignment.meeting))
             place.remove_generation(assignment.meeting_generation)
-        self._assignments.remove(assignment)
 
     def _settle(self, assignment: NodeAssignment, order: JobOrder, ending: Ending) -> None:
         """Settle a job's files as the reason demands, and report the end of its run."""
@@ -367,10 +306,12 @@ class TunerRunner(RankRunner[TunerSettings]):
             samples_done = self._files.kept_samples(order)
         if order.run_id not in assignment.over:
             assignment.over.add(order.run_id)
-            RunReports(self._node, job_id).over(order.run_id, RunStanding(samples_done), ending.reason)
+            self._node.reports_of(order).over(samples_done, ending.reason)
 
-    def _fail(self, assignment: NodeAssignment, order: JobOrder, error: str) -> None:
-        """Report a run that may succeed on another node."""
-        assignment.over.add(order.run_id)
-        reports, failure = RunReports(self._node, order.job_id), Failed(error=error, permanent=False)
-        reports.failed(order.run_id, self._files.kept_samples(order), failure)
+    def _fail(self, assignment: NodeAssignment, error: str) -> None:
+        """End the runs of an assignment that may succeed on other nodes; its leader reports it."""
+        for order in assignment.orders if assignment.leads else ():
+            if order.run_id not in assignment.over:
+                reports = self._node.reports_of(order)
+                reports.failed(self._files.kept_samples(order), error, permanent=False)
+        assignment.over.update(order.run_id for order in assignment.orders)

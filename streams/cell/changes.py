@@ -21,7 +21,8 @@ from schemas.facts import Fact
 from schemas.installed import KINDS
 from schemas.registry import runners_of
 from streams.cell.layout import InvalidLayoutError, Layout
-from streams.cell.nodes import Departure, NodeChange, NodePool, Step, commands_nodes
+from streams.cell.node_record import LeavingReason, NodeRecord
+from streams.cell.nodes import RETIRED, Departure, NodeChange, NodePool, Step, commands_nodes
 from streams.cell.outcomes import Outcomes
 from streams.cell.zones import Zones
 
@@ -155,11 +156,11 @@ class Changes:
             case NodeReturned():
                 self._return(event)
             case NodeCordoned():
-                if self._nodes.is_cordoned(self._known(event.node)):
+                if not self._record(event.node).allows("cordoned"):
                     raise RefusedError("nothing_changes", case="cordoned", node=event.node)
                 self.carry_out(self._nodes.cordon(event.node))
             case NodeUncordoned():
-                if not self._nodes.is_cordoned(self._known(event.node)):
+                if not self._record(event.node).allows("uncordoned"):
                     raise RefusedError("nothing_changes", case="not_cordoned", node=event.node)
                 self.carry_out(self._nodes.uncordon(event.node))
 
@@ -175,7 +176,7 @@ class Changes:
             raise RefusedError("breaks_a_promise", case="servers_on_loan", zone=zone.id, server=lent)
         listed = {node.id for node in zone.nodes}
         owned = {node for node, owner in before.owner_of.items() if owner == zone.id}
-        retiring = {node for node, to in self._nodes.leaving.items() if to.to_zone is None}
+        retiring = {node for node, departure in self._nodes.leaving.items() if departure == RETIRED}
         given_up = sorted(owned - listed - retiring)
         if layout.owned == before.owned and not given_up and not listed & retiring:
             raise RefusedError("nothing_changes", case="zone_is_so", zone=zone.id)
@@ -194,7 +195,7 @@ class Changes:
             for serving in layout.zones[zone.id].nodes:
                 self.carry_out(self._nodes.await_announcement(serving.id))
         for node in given_up:
-            self.carry_out(self._nodes.send_off(node, Departure(None, "retired")))
+            self.carry_out(self._nodes.send_off(node, "retired"))
 
     def _register(self, event: NodeRegistered) -> None:
         self._refuse_unknown_zone(event.zone)
@@ -213,57 +214,52 @@ class Changes:
 
     def _is_retiring(self, event: NodeRegistered, owner: str) -> bool:
         """Return whether a node that is to leave the cell is registered again unchanged."""
-        departure = self._nodes.leaving.get(event.node)
         held = Node(id=event.node, gpu_type=event.gpu_type, tariff=event.tariff)
         zones = self._layout.owned.zones
         return (
-            departure is not None
-            and departure.to_zone is None
+            self._nodes.leaving.get(event.node) == RETIRED
             and owner == event.zone
             and any(held in zone.nodes for zone in zones if zone.id == owner)
         )
 
     def _retire(self, node: str) -> None:
-        present, departure = self._nodes.leaving.get(self._known(node)), Departure(None, "retired")
-        if present == departure:
+        if not self._record(node).allows("retired"):
             raise RefusedError("nothing_changes", case="leaving_the_cell", node=node)
-        self._layout_after(node, departure)
-        self.carry_out(self._nodes.send_off(node, departure))
+        self._layout_after(node, None)
+        self.carry_out(self._nodes.send_off(node, "retired"))
 
     def _lend(self, event: NodeLent) -> None:
         node, layout = self._staying(event.node), self._layout
         self._refuse_unknown_zone(event.zone)
         if layout.owner_of[node] == event.zone:
             raise RefusedError("nothing_changes", case="own_node", zone=event.zone, node=node)
-        if node in layout.lent:
-            raise RefusedError("node_already_lent", node=node, zone=layout.lent[node])
-        self._send_off(node, Departure(event.zone, "lent"))
+        if not self._record(node).allows("lent"):
+            raise RefusedError("node_already_lent", node=node, zone=layout.zone_of[node])
+        self._send_off(node, "lent", event.zone)
 
     def _return(self, event: NodeReturned) -> None:
-        node, layout = self._known(event.node), self._layout
-        departure = self._nodes.leaving.get(node)
-        if departure is not None and departure.reason == "lent":
+        node, layout = event.node, self._layout
+        if self._record(node).membership == "lending":
             self.carry_out(self._nodes.keep(node, "returned"))
         elif node not in layout.lent:
             raise RefusedError("node_not_lent", node=node, zone=layout.zone_of[node])
         else:
-            self._send_off(self._staying(node), Departure(layout.owner_of[node], "returned"))
+            self._send_off(self._staying(node), "returned", layout.owner_of[node])
 
-    def _send_off(self, node: str, departure: Departure) -> None:
+    def _send_off(self, node: str, reason: LeavingReason, to_zone: str) -> None:
         """Send a node to another zone, now or as soon as its own can spare it."""
-        assert departure.to_zone is not None
-        self._refuse_broken_promises(self._layout_after(node, departure), [departure.to_zone])
-        self.carry_out(self._nodes.send_off(node, departure))
+        self._refuse_broken_promises(self._layout_after(node, to_zone), [to_zone])
+        self.carry_out(self._nodes.send_off(node, reason, to_zone))
 
-    def _layout_after(self, node: str, departure: Departure) -> Layout:
+    def _layout_after(self, node: str, to_zone: str | None) -> Layout:
         """Return the layout with the node in its new zone.
 
         Raises:
             InvalidLayoutError: it cannot go there, or not after all others that are to leave.
         """
-        layout = self._layout.after({node: departure.to_zone})
+        layout = self._layout.after({node: to_zone})
         if self._destinations.keys() - {node}:
-            self._refuse_stranded(self._layout, {**self._destinations, node: departure.to_zone})
+            self._refuse_stranded(self._layout, {**self._destinations, node: to_zone})
         return layout
 
     @property
@@ -321,13 +317,13 @@ class Changes:
         self._nodes.arrange(layout)
         self._zones.arrange(layout)
 
-    def _known(self, node: str) -> str:
+    def _record(self, node: str) -> NodeRecord:
         if self._nodes.zone_of(node) is None:
             raise RefusedError("unknown_node", node=node)
-        return node
+        return self._nodes.record(node)
 
     def _staying(self, node: str) -> str:
-        if self._known(node) in self._nodes.leaving:
+        if self._record(node).leaves is not None:
             raise RefusedError("node_leaving", node=node, zone=self._layout.zone_of[node])
         return node
 

@@ -86,7 +86,7 @@ class ConfiguredCell:
     @classmethod
     def restore(cls, name: str, state: State, rules: Rules) -> "ConfiguredCell":
         owned = CellConfigured.model_validate_json(state["configuration"])
-        nodes = NodePool(Layout(owned, state["lent"]))
+        nodes = NodePool(Layout(owned))
         # Before there are zones, which ask at once which of their nodes are on loan.
         nodes.restore(state["nodes"])
         cell = cls(name, nodes, rules)
@@ -104,7 +104,6 @@ class ConfiguredCell:
         return {
             "time_s": self.time_s,
             "configuration": self.nodes.layout.owned_json,
-            "lent": dict(self.nodes.layout.lent),
             "recent": self._recent.state(),
             "disowned": self._disowned.state(),
             "nodes": self.nodes.state(),
@@ -149,12 +148,9 @@ class ConfiguredCell:
         # 4.3. Move the nodes that are to leave their zones and that no job needs any more.
         with stage("settle"):
             self._changes.settle()
-        # 4.4. Bring the loans of servers up to date that have moved, which may free others to move.
-        while touched := self.nodes.touched_loans():
-            with stage("follow_loans"):
-                self._loans.follow(touched, self.time_s)
-            with stage("settle"):
-                self._changes.settle()
+        # 4.4. Decide about the loans of servers that have moved, or that operators have sent off or kept.
+        with stage("follow_loans"):
+            self._loans.follow(self.time_s)
         return self._outcomes.drain()
 
     def broken_invariants(self) -> Iterator[str]:
@@ -162,7 +158,6 @@ class ConfiguredCell:
         for job in self.jobs.live.values():
             if job.zone not in self.zones:
                 yield f"job {job.job_id} is of zone {job.zone}, which the cell lacks"
-        yield from self._loans.broken_invariants()
         for id, zone in self.zones.items():
             for fault in zone.broken_invariants():
                 yield f"zone {id}: {fault}"

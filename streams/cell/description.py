@@ -7,14 +7,15 @@ from streams.cell.nodes import NodePool
 
 
 def described_nodes(pool: NodePool) -> dict[str, Any]:
-    """Describe the nodes by id: zone, owner, status, and where each is to go."""
+    """Describe the nodes by id: zone, owner, status, the parts of the record, and where each is to go."""
     return {
         node: {
             "zone": zone,
             "owner": pool.layout.owner_of[node],
             "status": pool.status_of(node),
-            "is_awaited": pool.is_awaited(node),
-            "is_cordoned": pool.is_cordoned(node),
+            "membership": pool.record(node).membership,
+            "connection": pool.record(node).connection,
+            "scheduling": pool.record(node).scheduling,
             "leaves": asdict(pool.leaving[node]) if node in pool.leaving else None,
         }
         for node, zone in pool.layout.zone_of.items()

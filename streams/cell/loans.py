@@ -5,9 +5,9 @@ its load, the idle servers, and the number of servers that it reclaims (thesis, 
 server is returned only when no job of its borrower needs it. Its due time is met, or reported as missed.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
+from operator import attrgetter
 
 from schemas.cells import Lending, Zone
 from schemas.clock import tick_interval_s
@@ -16,7 +16,7 @@ from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceEvent
 from schemas.loans import LoanChanged, LoanStatus, OfferAnswered, ReclaimEnded, ReclaimPlanned
 from streams.cell.changes import Changes, RefusedError
 from streams.cell.layout import Layout
-from streams.cell.lent_server import Loan, PlannedReclaim
+from streams.cell.node_record import Loan, PlannedReclaim
 from streams.cell.nodes import Departure, NodePool
 from streams.cell.offers import Load, share_out
 from streams.cell.outcomes import Outcomes
@@ -63,45 +63,40 @@ class Loans(Stateful):
         """Decide that reclaims are overdue that were due between two ticks: by due time, then by id."""
         if since_s is None:
             return
-        overdue = {
-            (loan.reclaim.due_s, loan.reclaim.id, loan.owner)
-            for loan in self._nodes.loans.values()
-            if loan.reclaim is not None and since_s <= loan.reclaim.due_s < time_s
-        }
-        for due_s, id, owner in sorted(overdue):
+        overdue = {reclaim for _, reclaim in self._reclaimed() if since_s <= reclaim.due_s < time_s}
+        for reclaim in sorted(overdue, key=attrgetter("due_s", "id", "owner")):
+            missing = (server for server, other in self._reclaimed() if other == reclaim)
             self._outcomes.add(
                 ReclaimEnded(
-                    owner=owner,
-                    reclaim_id=id,
+                    owner=reclaim.owner,
+                    reclaim_id=reclaim.id,
                     status="overdue",
-                    missing=tuple(sorted(self._missing(owner, id))),
-                    late_s=time_s - due_s,
+                    missing=tuple(sorted(missing)),
+                    late_s=time_s - reclaim.due_s,
                 )
             )
 
-    def follow(self, touched: Mapping[str, bool], time_s: float | None) -> None:
-        """Change the records of servers that are back, or that operators have sent off or kept.
-
-        Args:
-            touched: see `NodePool.touched_loans`.
-        """
-        ended = self._nodes.ended_loans()
-        for server, was_leaving in touched.items():
-            if server in ended:
-                self._end(server, ended.pop(server), ended.values(), touched, _known(time_s))
+    def follow(self, time_s: float | None) -> None:
+        """Decide about servers that are back, or that operators have sent off or kept, with the present
+        event."""
+        touched = self._nodes.touched_loans()
+        ended = {
+            server: last.loan
+            for server, (_, last) in touched.items()
+            if last.loan is not None and server not in self._nodes.loans
+        }
+        last_of = {loan.reclaim: server for server, loan in ended.items()}
+        for server, (before, _) in touched.items():
+            if (loan := ended.get(server)) is not None:
+                self._outcomes.add(_changed(server, replace(loan, since_s=_known(time_s)), "returned"))
+                if loan.reclaim is not None and last_of[loan.reclaim] == server:
+                    self._end_if_complete(loan.reclaim, _known(time_s))
                 continue
-            loan, is_leaving = self._nodes.loans[server], server in self._nodes.leaving
-            if loan.reclaim is None and is_leaving != was_leaving:
-                self._change(server, replace(loan, since_s=_known(time_s)))
-            elif loan.reclaim is not None and not is_leaving:
-                # An operator has kept a server that was to leave the cell: it is still reclaimed.
-                self._changes.carry_out(self._nodes.send_off(server, Departure(loan.owner, "returned")))
-
-    def broken_invariants(self) -> Iterator[str]:
-        """Yield a line for each broken invariant: a server that is reclaimed is leaving."""
-        for server, loan in self._nodes.loans.items():
-            if loan.reclaim is not None and server not in self._nodes.leaving:
-                yield f"server {server} is reclaimed and does not leave"
+            present = self._nodes.record(server)
+            is_reclaimed = self._nodes.loans[server].reclaim is not None
+            if not is_reclaimed and (before.leaves is None) != (present.leaves is None):
+                self._nodes.date_loan(server, _known(time_s))
+                self._decide(server)
 
     @property
     def _layout(self) -> Layout:
@@ -148,7 +143,8 @@ class Loans(Stateful):
             )
         )
         for server, borrower in lent.items():
-            self._change(server, Loan(lender.id, borrower, time_s, lending.notice_s))
+            self._nodes.begin_loan(server, borrower, lending.notice_s, time_s)
+            self._decide(server)
         if layout is not None:
             departures = {server: Departure(borrower, "lent") for server, borrower in lent.items()}
             self._changes.move(departures, layout)
@@ -157,7 +153,7 @@ class Loans(Stateful):
         """Send servers back, as many and by the time that the event requests."""
         owner, id = event.zone, event.reclaim_id
         last = self._last_reclaims.get(owner, [])
-        if id in last or self._is_open(owner, id):
+        if id in last or any((one.owner, one.id) == (owner, id) for _, one in self._reclaimed()):
             raise RefusedError("duplicate_reclaim", zone=owner, reclaim_id=id)
         on_loan = {
             server: loan
@@ -188,12 +184,10 @@ class Loans(Stateful):
             ReclaimPlanned(owner=owner, reclaim_id=id, due_s=event.due_s, servers=tuple(chosen))
         )
         # All are closed before the first is cleared, or its work would move to the next.
-        reclaim, departure = PlannedReclaim(id, event.due_s), Departure(owner, "returned")
-        loans = {server: replace(on_loan[server], since_s=time_s, reclaim=reclaim) for server in chosen}
-        self._nodes.loans.update(loans)
-        steps = {server: self._nodes.send_off(server, departure) for server in chosen}
-        for server, loan in loans.items():
-            self._change(server, loan)
+        reclaim = PlannedReclaim(owner, id, event.due_s)
+        steps = {server: self._nodes.reclaim(server, reclaim, time_s) for server in chosen}
+        for server in chosen:
+            self._decide(server)
             self._changes.carry_out(steps[server])
 
     def _chosen(self, on_loan: Mapping[str, Loan], lending: Lending, count: int, due_s: float) -> list[str]:
@@ -205,10 +199,8 @@ class Loans(Stateful):
         shares = returns(lending, {zone: len(servers) for zone, servers in borrowed.items()}, count)
         chosen: list[str] = []
         for zone, share in shares.items():
-            awaited = [server for server in reversed(borrowed[zone]) if self._nodes.is_awaited(server)][
-                :share
-            ]
-            others = [server for server in borrowed[zone] if not self._nodes.is_awaited(server)]
+            awaited = [server for server in reversed(borrowed[zone]) if self._is_awaited(server)][:share]
+            others = [server for server in borrowed[zone] if not self._is_awaited(server)]
             wanted = share - len(awaited)
             given = list(self._zones.asked[zone].choose_returns(others, wanted, due_s)) if wanted else []
             if len(set(given)) != wanted or not set(given) <= set(others):
@@ -216,44 +208,28 @@ class Loans(Stateful):
             chosen += [*awaited, *given]
         return chosen
 
-    def _missing(self, owner: str, reclaim_id: str, touched: Iterable[str] = ()) -> Iterator[str]:
-        """Yield the servers of a reclaim that are not back. They are leaving, so that the loans of servers
-        that stay are not searched.
+    def _is_awaited(self, server: str) -> bool:
+        return self._nodes.record(server).connection == "awaited"
 
-        Args:
-            touched: servers of the present event, whose records may be due to change.
-        """
-        for server in chain(touched, self._nodes.leaving):
+    def _reclaimed(self) -> Iterator[tuple[str, PlannedReclaim]]:
+        """Yield the servers that are reclaimed and not back, and their reclaims. They are leaving, so that
+        the loans of servers that stay are not searched."""
+        for server in self._nodes.leaving:
             loan = self._nodes.loans.get(server)
-            if loan is not None and loan.is_of_reclaim(owner, reclaim_id):
-                yield server
+            if loan is not None and loan.reclaim is not None:
+                yield server, loan.reclaim
 
-    def _is_open(self, owner: str, reclaim_id: str, touched: Iterable[str] = ()) -> bool:
-        return next(self._missing(owner, reclaim_id, touched), None) is not None
-
-    def _change(self, server: str, loan: Loan) -> None:
-        """Keep and decide a record that has begun or changed."""
-        self._nodes.loans[server] = loan
-        status = self._nodes.loan_status(server)
+    def _decide(self, server: str) -> None:
+        """Decide the status of a loan that has begun or changed."""
+        loan, status = self._nodes.loans[server], self._nodes.loan_status(server)
         self._outcomes.add(_changed(server, loan, status, loan.due_s if status == "draining" else None))
 
-    def _end(
-        self, server: str, loan: Loan, others: Iterable[Loan], touched: Iterable[str], time_s: float
-    ) -> None:
-        """Decide that a server is back, or has left the cell.
-
-        Args:
-            others: loans of the same event that are decided after this one.
-            touched: servers of the event.
-        """
-        self._outcomes.add(_changed(server, replace(loan, since_s=time_s), "returned"))
-        reclaim = loan.reclaim
-        if reclaim is None or any(other.is_of_reclaim(loan.owner, reclaim.id) for other in others):
-            return
-        if not self._is_open(loan.owner, reclaim.id, touched):
+    def _end_if_complete(self, reclaim: PlannedReclaim, time_s: float) -> None:
+        """Decide that a reclaim has ended, unless servers of it are missing."""
+        if all(other != reclaim for _, other in self._reclaimed()):
             self._outcomes.add(
                 ReclaimEnded(
-                    owner=loan.owner,
+                    owner=reclaim.owner,
                     reclaim_id=reclaim.id,
                     status="late" if time_s > reclaim.due_s else "in_time",
                     late_s=max(time_s - reclaim.due_s, 0.0),

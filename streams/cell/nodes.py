@@ -6,9 +6,9 @@ runner that the zone's policy commands, or, where the zone's jobs share a base m
 whose policy has no commands gets no reports of its nodes: they count as up.
 """
 
-from collections.abc import Collection, Container, Mapping
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from collections.abc import Collection, Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, TypeVar
 
 from schemas.base import Outcome
 from schemas.cells import Zone
@@ -17,16 +17,17 @@ from schemas.fleet import CommandRefused, FleetEvent, NodeOffline, NodeOnline, N
 from schemas.loans import LoanStatus
 from schemas.registry import runners_of
 from streams.cell.layout import Layout
-from streams.cell.lent_server import Loan
+from streams.cell.node_record import (
+    LEAVING,
+    LeavingReason,
+    Loan,
+    NodeEvent,
+    NodeRecord,
+    PlannedReclaim,
+)
 from streams.cell.states import Stateful
 
-LeavingReason = Literal["lent", "returned", "retired"]
-Connection = Literal["watched", "down", "awaited"]
-"""State of the connection to a node; none for a node that is assumed to be up.
-
-`watched`: it has reported since it was last down, so that its silence counts. `awaited`: it is down until it
-announces that it is fit for its zone. Operators cordon and move nodes in any of these states.
-"""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,9 @@ class Departure:
     reason: LeavingReason
 
 
+RETIRED = Departure(None, "retired")
+
+
 class NodeStates(Protocol):
     """The states of a cell's nodes, as its zones see them."""
 
@@ -75,34 +79,48 @@ class NodeStates(Protocol):
 class NodePool(Stateful):
     """Nodes of one cell. The configuration has the rest of its state."""
 
-    leaving: dict[str, Departure]
-    loans: dict[str, Loan]
-    """Loans by server, in the order of the loans. Nodes that operators lend are not on loan."""
-    _connections: dict[str, Connection]
-    _cordoned: dict[str, None]
+    _records: dict[str, NodeRecord]
+    _numbered: int
+    """Number of changes of a membership by now, from which places in orders are set."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
+        self._records, self._numbered = dict.fromkeys(layout.owner_of, NodeRecord()), 0
+        self.leaving: dict[str, Departure] = {}
+        """Nodes that are to leave, in the order in which that was decided. Like `loans`, it follows from the
+        records."""
+        self.loans: dict[str, Loan] = {}
+        """Loans by server, in the order of the loans. Nodes that operators lend are not on loan."""
+        self._touched: dict[str, tuple[NodeRecord, NodeRecord]] = {}
+        """Servers on loan with decisions of the present event: their records before it, and the last ones
+        with the loan."""
+
+    def restore(self, state: Sequence[Any]) -> None:
+        super().restore(state)
+        records = self._records.items()
+        lent = {node: record.serves for node, record in records if record.serves is not None}
+        self.layout = Layout(self.layout.owned, lent)
         self.leaving, self.loans = {}, {}
-        self._connections, self._cordoned = {}, {}
-        self._touched: dict[str, bool] = {}
-        """Servers on loan with decisions of the present event, and whether they were leaving before it."""
-        self._ended: dict[str, Loan] = {}
-        """Loans that have ended with the present event, by server."""
+        for node, record in sorted(records, key=lambda each: each[1].leaves or 0):
+            _keep(self.leaving, node, self._departure(node, record))
+        loans = {node: record.loan for node, record in records if record.loan is not None}
+        self.loans.update(sorted(loans.items(), key=lambda each: each[1].number))
 
     @property
     def watched(self) -> Collection[str]:
         """Nodes that have reported and are up, so that their silence counts."""
-        return [node for node, connection in self._connections.items() if connection == "watched"]
+        return [node for node, record in self._records.items() if record.connection == "watched"]
+
+    def record(self, node: str) -> NodeRecord:
+        """Return the record of a node of the cell."""
+        return self._records[node]
 
     def zone_of(self, node: str) -> str | None:
         """Return the zone that a node serves; None for a node of another cell."""
         return self.layout.zone_of.get(node)
 
     def status_of(self, node: str) -> NodeStatus:
-        if self._is_down(node):
-            return "down"
-        return "leaving" if node in self.leaving else "cordoned" if node in self._cordoned else "up"
+        return self._records[node].status
 
     def is_open(self, node: str, although_leaving: bool = False) -> bool:
         """Return whether anything new may be planned on a node.
@@ -110,8 +128,9 @@ class NodePool(Stateful):
         Args:
             although_leaving: whether it may be planned on though it is to leave.
         """
-        is_leaving = node in self.leaving and not although_leaving
-        return not (is_leaving or node in self._cordoned or self._is_down(node))
+        record = self._records[node]
+        stays = although_leaving or record.leaves is None
+        return stays and record.scheduling == "open" and not record.is_down
 
     def due_to_leave(self, nodes: Container[str]) -> dict[str, float | None]:
         """Return when those of some nodes must be free that are to leave, in the order of that decision; None
@@ -126,18 +145,10 @@ class NodePool(Stateful):
     def loan_status(self, server: str) -> LoanStatus:
         return "draining" if server in self.leaving else "on_loan"
 
-    def is_cordoned(self, node: str) -> bool:
-        """Return whether an operator has cordoned a node."""
-        return node in self._cordoned
-
-    def is_awaited(self, node: str) -> bool:
-        """Return whether a node has still to announce that it is fit for its zone."""
-        return self._connections.get(node) == "awaited"
-
     def awaits(self, sign: SignOfLife) -> bool:
         """Return whether a sign of life changes the state of a node."""
         id = self.zone_of(sign.node)
-        if id is None or self._connections.get(sign.node) == "watched":
+        if id is None or self._records[sign.node].connection == "watched":
             return False
         zone = self.layout.zones[id]
         return commands_nodes(zone) and _unfit(sign, zone) is None
@@ -145,121 +156,152 @@ class NodePool(Stateful):
     def apply(self, event: FleetEvent) -> list[Step]:
         """Return the decisions on an event about a node of the cell, and the changes for its zone, in
         order."""
-        zone = self.layout.zones[self.layout.zone_of[event.node]]
+        node = event.node
+        zone = self.layout.zones[self.layout.zone_of[node]]
         if not commands_nodes(zone):
             return []
         if isinstance(event, SignOfLife) and (unfit := _unfit(event, zone)) is not None:
-            return [unfit, *self._lose(event.node, "awaited", "offline")]
-        if isinstance(event, NodeOffline):
-            return self._lose(event.node, "down", "offline")
-        if isinstance(event, NodeSilent):
-            return self._lose(event.node, "down", "silent")
-        steps: list[Step] = []
-        if isinstance(event, NodeOnline):
-            steps.append(NodeChange(event.node, "restarted", runs=event.runs))
-        was = self._connections.get(event.node)
-        # A node that has gone offline still refuses what was under way to it.
-        is_late = was == "down" and isinstance(event, CommandRefused)
-        if is_late or (was == "awaited" and not isinstance(event, SignOfLife)):
-            return steps
-        self._connections[event.node] = "watched"
-        if was in ("down", "awaited"):
-            steps += [self.described(event.node, "online"), NodeChange(event.node, "up")]
-        return steps
+            return [unfit, *self._connect(node, "awaited", "offline")]
+        match event:
+            case NodeOffline():
+                return self._connect(node, "lost", "offline")
+            case NodeSilent():
+                return self._connect(node, "lost", "silent")
+            case CommandRefused():
+                return self._connect(node, "refused", "online")
+            case NodeOnline():
+                restarted = NodeChange(node, "restarted", runs=event.runs)
+                return [restarted, *self._connect(node, "announced", "online")]
+        return self._connect(node, "announced" if isinstance(event, SignOfLife) else "reported", "online")
 
     def cordon(self, node: str) -> list[Step]:
-        self._cordoned[node] = None
+        self._change(node, "cordoned")
         return [self.described(node, "cordoned"), NodeChange(node, "cordoned")]
 
     def uncordon(self, node: str) -> list[Step]:
         """Uncordon a node, which is open again unless it is leaving."""
-        del self._cordoned[node]
+        self._change(node, "uncordoned")
         uncordoned = self.described(node, "uncordoned")
         return [uncordoned] if node in self.leaving else [uncordoned, NodeChange(node, "open")]
 
-    def send_off(self, node: str, departure: Departure) -> list[Step]:
-        """Mark a node as leaving."""
-        self._touch(node)
-        self.leaving[node] = departure
-        return [self.described(node, departure.reason), NodeChange(node, "leaving")]
+    def send_off(self, node: str, reason: LeavingReason, to_zone: str | None = None) -> list[Step]:
+        """Mark a node as leaving.
+
+        Args:
+            to_zone: zone that it goes to; None where it leaves the cell.
+        """
+        self._change(node, reason, lent_to=to_zone if reason == "lent" else None)
+        return self._leaving_steps(node)
+
+    def reclaim(self, server: str, reclaim: PlannedReclaim, time_s: float) -> list[Step]:
+        """Mark a server on loan as leaving, which its owner reclaims."""
+        self._change(server, "reclaimed", loan=replace(self.loans[server], since_s=time_s, reclaim=reclaim))
+        return self._leaving_steps(server)
+
+    def begin_loan(self, server: str, borrower: str, notice_s: float, time_s: float) -> None:
+        """Lend a server that its owner can spare. Its layout is to be set next."""
+        owner = self.layout.owner_of[server]
+        self._change(server, "loaned", loan=Loan(owner, borrower, time_s, notice_s, self._numbered))
+
+    def date_loan(self, server: str, time_s: float) -> None:
+        """Set the start of the present status of a loan."""
+        self.loans[server] = loan = replace(self.loans[server], since_s=time_s)
+        self._records[server] = replace(self._records[server], loan=loan)
 
     def keep(self, node: str, reason: Literal["returned", "registered"]) -> list[Step]:
-        """Keep a node in its zone that was to leave."""
-        self.leave(node)
+        """Keep a node that was to leave: in its zone, or on its way back if it is reclaimed."""
+        self._change(node, "kept")
+        if node in self.leaving:
+            return self._leaving_steps(node)
         steps: list[Step] = [self.described(node, reason), NodeChange(node, "open")]
-        if node in self._cordoned:
+        if self._records[node].scheduling == "cordoned":
             steps.append(NodeChange(node, "cordoned"))
         return steps
 
     def leave(self, node: str) -> None:
-        """End the departure of a node, which moves now or stays."""
-        self._touch(node)
-        del self.leaving[node]
+        """End the departure of a node, which moves now: its layout is to be set next."""
+        self._change(node, "moved")
 
-    def touched_loans(self) -> dict[str, bool]:
-        """Return the servers on loan with decisions since the last call, and whether they were leaving
-        before."""
+    def touched_loans(self) -> dict[str, tuple[NodeRecord, NodeRecord]]:
+        """Return the servers on loan with decisions since the last call: their records before, and the last
+        ones with the loan."""
         touched, self._touched = self._touched, {}
         return touched
 
-    def ended_loans(self) -> dict[str, Loan]:
-        """Return the loans that have ended since the last call, by server."""
-        ended, self._ended = self._ended, {}
-        return ended
-
     def arrange(self, layout: Layout) -> None:
-        """Set the layout, end the loans of servers that are back, and forget the nodes that have left the
-        cell. Zones are arranged afterwards, so the owner of a returned server counts it as its own."""
+        """Set the layout. Zones are arranged afterwards, so the owner of a returned server counts it as its
+        own."""
         before, self.layout = self.layout, layout
-        for server in [server for server in self.loans if server not in layout.lent]:
-            self._ended[server] = self.loans.pop(server)
         for node in before.zone_of.keys() - layout.zone_of.keys():
-            self._connections.pop(node, None)
-            self._cordoned.pop(node, None)
+            del self._records[node]
+        for node in layout.zone_of:
+            self._records.setdefault(node, NodeRecord())
 
     def assume_up(self, node: str, reason: LeavingReason) -> list[Step]:
         """Count a node as up that has come to a zone without reports of nodes."""
-        was_down = self._is_down(node)
-        self._connections.pop(node, None)
-        return [self.described(node, reason)] if was_down else []
+        return self._connect(node, "assumed", reason)[:1]  # the zone assumes it
 
     def await_announcement(self, node: str) -> list[Step]:
         """Count a node as down until it announces that it is fit for the zone that it serves now."""
-        return self._lose(node, "awaited", "awaited")
+        return self._connect(node, "awaited", "awaited")
 
     def initial_changes(self, node: str) -> list[Step]:
         """Return the changes of a node that has come to a zone, which assumes new nodes to be up and open."""
+        record = self._records[node]
         steps: list[Step] = []
-        if self._is_down(node):
+        if record.is_down:
             steps.append(NodeChange(node, "down"))
-        if node in self._cordoned:
+        if record.scheduling == "cordoned":
             steps.append(NodeChange(node, "cordoned"))
         return steps
 
     def described(self, node: str, reason: NodeStatusReason) -> NodeStatusChanged:
         """Return the present status of a node as a decision. Loans follow in the order of these decisions."""
-        self._touch(node)
-        zone, status = self.layout.zone_of[node], self.status_of(node)
-        return NodeStatusChanged(zone=zone, node=node, status=status, reason=reason)
+        self._touch(node, self._records[node])
+        zone = self.layout.zone_of[node]
+        return NodeStatusChanged(zone=zone, node=node, status=self.status_of(node), reason=reason)
 
-    def _touch(self, node: str) -> None:
-        if node in self.loans:
-            self._touched.setdefault(node, node in self.leaving)
+    def _leaving_steps(self, node: str) -> list[Step]:
+        return [self.described(node, self.leaving[node].reason), NodeChange(node, "leaving")]
 
-    def _is_down(self, node: str) -> bool:
-        return self._connections.get(node) in ("down", "awaited")
+    def _connect(self, node: str, event: NodeEvent, reason: NodeStatusReason) -> list[Step]:
+        """Change the connection to a node; return the steps if it comes up or goes down by that."""
+        before, after = self._change(node, event)
+        if before.is_down == after.is_down:
+            return []
+        return [self.described(node, reason), NodeChange(node, "down" if after.is_down else "up")]
 
-    def _lose(
-        self,
-        node: str,
-        connection: Literal["down", "awaited"],
-        reason: Literal["offline", "silent", "awaited"],
-    ) -> list[Step]:
-        """Count a node as down. One that is awaited stays so."""
-        was_down = self._is_down(node)
-        if not self.is_awaited(node):
-            self._connections[node] = connection
-        return [] if was_down else [self.described(node, reason), NodeChange(node, "down")]
+    def _change(
+        self, node: str, event: NodeEvent, lent_to: str | None = None, loan: Loan | None = None
+    ) -> tuple[NodeRecord, NodeRecord]:
+        """Apply an event to the record of a node; return the record before and after it."""
+        before = self._records[node]
+        self._records[node] = after = before.after(event, self._numbered, lent_to, loan)
+        if after.membership != before.membership:
+            self._numbered += 1
+            self._touch(node, before)
+            _keep(self.leaving, node, self._departure(node, after))
+            _keep(self.loans, node, after.loan)
+        return before, after
+
+    def _departure(self, node: str, record: NodeRecord) -> Departure | None:
+        reason = LEAVING.get(record.membership)
+        if reason is None:
+            return None
+        to_zone = {"lent": record.lent_to, "returned": self.layout.owner_of[node], "retired": None}[reason]
+        return Departure(to_zone, reason)
+
+    def _touch(self, node: str, record: NodeRecord) -> None:
+        if record.loan is not None:
+            before, _ = self._touched.get(node, (record, record))
+            self._touched[node] = before, record
+
+
+def _keep(index: dict[str, T], node: str, value: T | None) -> None:
+    if value is None:
+        index.pop(node, None)
+    else:
+        index[node] = value
 
 
 def commands_nodes(zone: Zone) -> bool:

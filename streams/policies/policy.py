@@ -11,8 +11,8 @@ from schemas.fleet import RunFailed, RunReport
 from schemas.jobs import JobQuoteRequested
 from schemas.solves import SolveFinished
 from streams.cell.jobs import Job
-from streams.cell.lent_server import Loan
 from streams.cell.live_bytes import LiveBytes
+from streams.cell.node_record import Loan
 from streams.cell.nodes import NodeChange, NodeStates
 from streams.cell.outcomes import Outcomes
 from streams.cell.profiles import ZoneProfiles

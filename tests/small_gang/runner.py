@@ -14,7 +14,7 @@ LineOrder = RankOrder[LineWorkload]
 class LineRunner(GangRunner[LineAssigned]):
     """See `GangRunner`."""
 
-    ASSIGNED = LineAssigned
+    ASSIGNED = (LineAssigned,)
     RELEASED = LineReleased
     TRAITS: ClassVar = GangTraits[LineAssigned](
         order=LineOrder,

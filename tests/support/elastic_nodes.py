@@ -167,7 +167,7 @@ class Fleet(Nodes[ElasticRunner, ElasticSettings]):
 
     def pids(self, node: str) -> list[int]:
         """Return the process ids of a node's workers."""
-        jobs = self.nodes[node].runner.present.values()
+        jobs = self.nodes[node].runner.assignments
         return [pid for job in jobs for pid in job.processes.pids]
 
     def _signal(self, number: int) -> None:

@@ -144,7 +144,7 @@ class Fleet(Nodes[MoeRunner, MoeSettings]):
 
     def pids(self, node: str) -> list[int]:
         """Return the process ids of a node's ranks."""
-        jobs = self.nodes[node].runner.present.values()
+        jobs = self.nodes[node].runner.assignments
         return [pid for job in jobs for pid in job.processes.pids]
 
 

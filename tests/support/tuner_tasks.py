@@ -93,11 +93,7 @@ class LoneWorker:
         words = []
         while ours.poll():
             words.append(MESSAGES.validate_json(ours.recv_bytes()))
-        return [
-            _REPORTS[word.type].model_validate(word.data, strict=False)
-            for word in words
-            if isinstance(word, TaskReport)
-        ]
+        return [word.parsed(_REPORTS) for word in words if isinstance(word, TaskReport)]
 
     def around(self, inbox: PartQueue) -> RankResources:
         """Return the resources of its tasks."""

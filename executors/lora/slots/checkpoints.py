@@ -8,18 +8,13 @@ from pathlib import Path
 from pydantic import NonNegativeInt, PositiveInt
 
 from executors.lora.base_model import SharedBase
-from executors.lora.checkpoint import ADAPTER_CONFIG, ADAPTER_TENSORS, decode_state, encode_state
+from executors.lora.checkpoint import decode_state, encode_state, publish_adapter
 from executors.lora.task import BYTES_PER_PARAMETER, LoraTask, TaskState
-from executors.node.checkpoints import Checkpoint, CheckpointStore
-from executors.node.files import digest_of, write_folder
+from executors.node.checkpoints import Checkpoint
+from executors.node.job_states import FinishedRecord, JobStates
 from executors.node.places import result_path
 from schemas.base import Record, Slot
 from schemas.fleet import Loss
-
-RUN_PROGRESS = "run.json"
-
-FINISHED_RUN = "finished.json"
-
 
 _BYTES_WITHOUT_TENSORS = 16 * 1024
 
@@ -51,24 +46,12 @@ class AdapterOutput:
         Raises:
             OSError: the disk failed.
         """
-        encoded = encode_state(state, self._base)
-        files = {name: encoded[name] for name in (ADAPTER_CONFIG, ADAPTER_TENSORS)}
         path = result_path(self._cell, user, state.task.job_id)
-        folder = self._root / path
-        if any(_content(folder / name) != content for name, content in files.items()):
-            write_folder(folder, files)
-        return PublishedAdapter(path, digest_of(files[ADAPTER_TENSORS]))
+        return PublishedAdapter(path, publish_adapter(encode_state(state, self._base), self._root / path))
 
     def withdraw(self, adapter: PublishedAdapter) -> None:
         """Delete an adapter that was published after its job was over for its user."""
         shutil.rmtree(self._root / adapter.path, ignore_errors=True)
-
-
-def _content(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return None
 
 
 class RunProgress(Record):
@@ -89,8 +72,8 @@ class SavedRun:
     progress: RunProgress
 
 
-class FinishedRun(Record):
-    """Record of a job whose adapter is written: enough to report it again."""
+class FinishedRun(FinishedRecord):
+    """See `FinishedRecord`."""
 
     task: LoraTask
     slot: Slot
@@ -99,13 +82,21 @@ class FinishedRun(Record):
     loss: Loss
     adapter: PublishedAdapter
 
+    @property
+    def identity(self) -> tuple[object, str]:
+        return self.task, self.adapter.path
 
-class RunCheckpoints:
+
+class RunCheckpoints(JobStates[RunProgress, FinishedRun]):
     """Saves and restores the runs of one base model."""
+
+    ABOUT_FILE = "run.json"
+    ABOUT = RunProgress
+    FINISHED = FinishedRun
 
     def __init__(self, root: Path, base: SharedBase, parked_runs: int) -> None:
         """Keep checkpoints below `root`, and the last `parked_runs` of the parked runs in memory."""
-        self._store = CheckpointStore(root)
+        super().__init__(root)
         self._base = base
         self._limit = parked_runs
         self._parked: OrderedDict[str, SavedRun] = OrderedDict()
@@ -117,10 +108,6 @@ class RunCheckpoints:
             ValueError: a target module matches no layer.
         """
         return BYTES_PER_PARAMETER * self._base.layout(task).size + _BYTES_WITHOUT_TENSORS
-
-    def newest(self, job_id: str) -> Checkpoint | None:
-        """Return the newest valid checkpoint on the store, of any writer; for a job's end, see `finished`."""
-        return self._store.newest(job_id)
 
     def restore(self, checkpoint: Checkpoint) -> SavedRun:
         """Return the content of `checkpoint`: from memory if it was parked here and is still the newest.
@@ -135,13 +122,8 @@ class RunCheckpoints:
             checkpoint.samples_done,
         ):
             return parked
-        if RUN_PROGRESS not in checkpoint.files:
-            raise ValueError(f"the checkpoint lacks {RUN_PROGRESS}")
-        return SavedRun(
-            checkpoint.token,
-            decode_state(checkpoint.files, self._base),
-            RunProgress.model_validate_json(checkpoint.files[RUN_PROGRESS]),
-        )
+        about = self.about(checkpoint)
+        return SavedRun(checkpoint.token, decode_state(checkpoint.files, self._base), about)
 
     def save(self, run: SavedRun) -> None:
         """Write a checkpoint.
@@ -150,9 +132,10 @@ class RunCheckpoints:
             StaleWriterError: a later slot wrote a checkpoint.
             OSError: the store failed; the previous checkpoint is kept.
         """
-        files = encode_state(run.state, self._base)
-        files[RUN_PROGRESS] = run.progress.model_dump_json().encode()
-        self._store.save(run.state.task.job_id, run.slot, run.state.samples_done, files)
+        state = run.state
+        self.write(
+            state.task.job_id, run.slot, state.samples_done, encode_state(state, self._base), run.progress
+        )
 
     def finish(self, run: FinishedRun) -> None:
         """Replace a job's checkpoints by its record; a repeated call removes the remains of a crash.
@@ -162,23 +145,12 @@ class RunCheckpoints:
             OSError: the store failed; the checkpoints are kept.
         """
         self.forget(run.task.job_id)
-        content = run.model_dump_json().encode()
-        self._store.conclude(run.task.job_id, run.slot, run.samples_done, {FINISHED_RUN: content})
-
-    @staticmethod
-    def finished(checkpoint: Checkpoint) -> FinishedRun | None:
-        """Return the record of a finished job; None if the job continues.
-
-        Raises:
-            ValueError: the record is of another format.
-        """
-        content = checkpoint.files.get(FINISHED_RUN)
-        return None if content is None else FinishedRun.model_validate_json(content)
+        self.conclude(run.task.job_id, run.slot, run.samples_done, run, {})
 
     def remove(self, job_id: str) -> None:
         """Remove the files of a job that is over for its user."""
         self.forget(job_id)
-        self._store.remove(job_id)
+        self.store.remove(job_id)
 
     def park(self, run: SavedRun) -> None:
         """Keep a saved run in memory for its next slot."""

@@ -1,18 +1,21 @@
 """One slot on one node: its runs, from their orders to their last reports. Does not use a broker."""
 
+import logging
 from collections.abc import Callable, Collection
 from typing import Literal, TypeVar
 
-from executors.lora.faults import UpdateError, is_permanent, raise_if_device_is_lost
+from executors.lora.delivered import DataDifferError
+from executors.lora.faults import UpdateError, described, is_permanent, raise_if_device_is_lost
 from executors.lora.slots.checkpoints import FinishedRun, RunProgress, SavedRun
-from executors.lora.slots.runs import SlotRun, SlotRunReports, task_of
+from executors.lora.slots.runs import SlotRun, task_of
 from executors.lora.slots.steps import FusedSteps
 from executors.lora.slots.workshop import Workshop
 from executors.node.checkpoints import Checkpoint, StaleWriterError
 from executors.node.places import result_path
 from executors.node.room import NoRoomError
+from executors.node.run_reports import RunReports
 from executors.node.runner import Activity
-from schemas.fleet import FleetEvent
+from schemas.fleet import FleetEvent, RunProgressed, RunStarted
 from schemas.lora_commands import RunOrder, SlotAssigned
 
 EndReason = Literal["quota", "slot_end", "newer_slot", "node_stops", "no_room"]
@@ -27,6 +30,8 @@ _PUBLISHING_SLOTS = 1
 planned the job again or ended it."""
 _RECENT_SLOTS = 2
 """Slots during which a cancellation may arrive for a job that was finished in the first of them."""
+
+_log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
@@ -54,7 +59,10 @@ class SlotRuns:
         self.over = set(over)
         self._workshop = workshop
         self._clock = workshop.clock
-        self._reports = SlotRunReports(workshop.cell, assignment, report)
+        self._reports = {
+            order.job_id: RunReports(workshop.cell, assignment.node, order, report)
+            for order in assignment.runs
+        }
         self._steps = FusedSteps(
             workshop.engine, workshop.clock, assignment.runs, workshop.settings.least_sequence_s
         )
@@ -92,7 +100,7 @@ class SlotRuns:
         was published after its end."""
         if job_id in self._training or job_id in self._waiting:
             self._drop(job_id)
-            self._reports.log("run cancelled", job_id)
+            self._reports[job_id].log("run cancelled")
         self._withdraw_adapter(job_id)
         self._workshop.checkpoints.remove(job_id)
 
@@ -104,7 +112,7 @@ class SlotRuns:
             return
         self._workshop.checkpoints.forget(job_id)
         self._drop(job_id)
-        self._reports.log("run disowned", job_id)
+        self._reports[job_id].log("run disowned")
         if run is not None:
             self._report_progress(run, complete=True)
 
@@ -113,12 +121,12 @@ class SlotRuns:
         if newest is None or newest.token < self.assignment.slot - _RECENT_SLOTS:
             return
         try:
-            finished = self._workshop.checkpoints.finished(newest)
+            finished = self._workshop.checkpoints.record(newest)
         except ValueError:
             return
         if finished is not None:
             self._workshop.adapters.withdraw(finished.adapter)
-            self._reports.log("adapter withdrawn", job_id)
+            _log.info("adapter withdrawn job=%s", job_id)
 
     def close(self, reason: EndReason) -> None:
         """End every run at its position: checkpointed, then reported.
@@ -138,7 +146,7 @@ class SlotRuns:
                     order.job_id, known_samples, TimeoutError("the slot was over before the run began")
                 )
             else:  # the node goes offline, and the cell plans all of it again
-                self._reports.log("run never began", order.job_id, reason=reason)
+                self._reports[order.job_id].log("run never began", reason=reason)
         self._waiting.clear()
         for run in list(self._training.values()):
             self._end_part(run, reason)
@@ -150,7 +158,7 @@ class SlotRuns:
                 self._end_part(run, "no_room")
             except NoRoomError:
                 self._drop(run.job_id)
-                self._reports.log("run lost since its checkpoint", run.job_id, samples_done=run.saved_samples)
+                self._reports[run.job_id].log("run lost since its checkpoint", samples_done=run.saved_samples)
         self._waiting.clear()
         self.over.update(order.job_id for order in self.assignment.runs)
 
@@ -167,7 +175,7 @@ class SlotRuns:
             newest = self._workshop.checkpoints.newest(order.job_id)
             if newest is not None and newest.token > self.assignment.slot:
                 self._drop(order.job_id)
-                self._reports.log("run replaced", order.job_id, newest_slot=newest.token)
+                self._reports[order.job_id].log("run replaced", newest_slot=newest.token)
             elif now_s >= self._wait_until_s or not self._is_behind(order, newest):
                 self._begin(order, newest)
 
@@ -204,7 +212,7 @@ class SlotRuns:
             self._fail(job_id, known_samples, error.with_traceback(None))
             return
         if finished is not None:
-            self._reports.started(job_id, finished.samples_done)
+            self._reports[job_id].report(RunStarted, finished.samples_done, dataset_samples=None)
             self._end_finished(finished)
         elif run is not None:
             self._start(run)
@@ -214,24 +222,22 @@ class SlotRuns:
         del self._waiting[job_id]
         self._training[job_id] = run
         if run.samples_done < order.resume_samples:
-            self._reports.log(
+            self._reports[job_id].log(
                 "run behind",
-                job_id,
-                warning=True,
+                level=logging.WARNING,
                 samples_done=run.samples_done,
                 resume_samples=order.resume_samples,
             )
-        self._reports.log("run started", job_id, samples_done=run.samples_done, goal_samples=run.goal_samples)
-        self._reports.started(job_id, run.samples_done, self._workshop.engine.dataset_records(job_id))
+        self._reports[job_id].log("run started", samples_done=run.samples_done, goal_samples=run.goal_samples)
+        dataset_samples = self._workshop.engine.dataset_records(job_id)
+        self._reports[job_id].report(RunStarted, run.samples_done, dataset_samples=dataset_samples)
         if run.samples_done >= run.goal_samples:
             self._end_part(run, "quota")
 
     def _finished_before(self, order: RunOrder, newest: Checkpoint) -> FinishedRun | None:
         """Return the record of a job that was finished by a process which could not report it."""
-        finished = self._workshop.checkpoints.finished(newest)
         path = result_path(self._workshop.cell, order.user, order.job_id)
-        if finished is not None and (finished.task != task_of(order) or finished.adapter.path != path):
-            raise ValueError(f"{order.job_id}: was finished for another user, or with other settings")
+        finished = self._workshop.checkpoints.record_of(newest, task_of(order), path)
         if finished is not None:
             # Remove the remains of a crash.
             self._workshop.checkpoints.finish(finished)
@@ -295,7 +301,7 @@ class SlotRuns:
         if saved is None:
             return None
         run.mark_saved(self._clock.time_s())
-        self._reports.log("run checkpointed", run.job_id, samples_done=run.samples_done, loss=run.loss)
+        self._reports[run.job_id].log("run checkpointed", samples_done=run.samples_done, loss=run.loss)
         return saved
 
     def _kept(self, run: SlotRun, work: Callable[[], _T]) -> _T | None:
@@ -310,7 +316,7 @@ class SlotRuns:
             return work()
         except StaleWriterError as error:
             self._drop(run.job_id)
-            self._reports.log("run replaced", run.job_id, error=error)
+            self._reports[run.job_id].log("run replaced", error=error)
         except OSError as error:
             self._give_way(run, error)
         except Exception as error:
@@ -345,7 +351,7 @@ class SlotRuns:
                 self._fail(run.job_id, 0, TimeoutError("the slot was over before the run's first step"))
                 return
             self._drop(run.job_id)
-            self._reports.log("run stopped", run.job_id, reason=reason, samples_done=0)
+            self._reports[run.job_id].log("run stopped", reason=reason, samples_done=0)
             return
         saved = self._save(run) if run.unsaved_steps else self._kept(run, lambda: self._capture(run))
         if saved is None:
@@ -356,8 +362,8 @@ class SlotRuns:
         self._drop(run.job_id)
         self._workshop.checkpoints.park(saved)
         self._report_progress(run, complete=True)
-        self._reports.log(
-            "run stopped", run.job_id, reason=reason, samples_done=run.samples_done, loss=run.loss
+        self._reports[run.job_id].log(
+            "run stopped", reason=reason, samples_done=run.samples_done, loss=run.loss
         )
 
     def _may_publish(self) -> bool:
@@ -390,7 +396,10 @@ class SlotRuns:
 
     def _end_finished(self, finished: FinishedRun) -> None:
         self._drop(finished.task.job_id)
-        self._reports.finished(finished)
+        adapter = finished.adapter
+        self._reports[finished.task.job_id].finished(
+            finished.samples_done, finished.loss, adapter.path, adapter.digest
+        )
 
     def _fail_training(self, run: SlotRun, error: Exception) -> None:
         """Fail a run; one that may continue on another node is checkpointed."""
@@ -402,7 +411,13 @@ class SlotRuns:
     def _fail(self, job_id: str, samples_done: int, error: BaseException) -> None:
         self._workshop.checkpoints.forget(job_id)
         self._drop(job_id)
-        self._reports.failed(job_id, samples_done, error, self._steps.memory_gib.get(job_id))
+        self._reports[job_id].failed(
+            samples_done,
+            described(error),
+            is_permanent(error),
+            cause="data_differ" if isinstance(error, DataDifferError) else None,
+            memory_gib=self._steps.memory_gib.get(job_id),
+        )
 
     def _drop(self, job_id: str) -> None:
         """Remove a job from the device; its part of the slot is over."""
@@ -412,11 +427,15 @@ class SlotRuns:
         self.over.add(job_id)
 
     def _report_progress(self, run: SlotRun, complete: bool) -> None:
-        job_id = run.job_id
-        self._reports.progressed(
-            run,
-            self._steps.node_s[job_id],
-            self._steps.memory_gib.get(job_id),
-            self._steps.pop_measured(job_id),
-            complete,
-        )
+        """Report the progress of a run, if it has done a step."""
+        job_id, measured = run.job_id, self._steps.pop_measured(run.job_id)
+        if run.loss is not None:
+            self._reports[job_id].report(
+                RunProgressed,
+                run.samples_done,
+                loss=run.loss,
+                node_s=self._steps.node_s[job_id],
+                memory_gib=self._steps.memory_gib.get(job_id),
+                measured=measured,
+                complete=complete,
+            )

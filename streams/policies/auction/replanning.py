@@ -1,6 +1,6 @@
 """Replanning at the provider's cost, of jobs that are behind or whose nodes are lost or leaving."""
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Set
 
 from schemas.auction.evidence import JobReplanned, Plan
 from schemas.facts import Facts
@@ -37,7 +37,8 @@ class Replanner:
         self._outlook = book.outlook
         self._live = context.live
         self._outcomes = context.outcomes
-        self._leaving: set[int] = set()
+        fleet = self._market.fleet
+        self._leaving = {fleet.row_of[node] for node in context.nodes.leaving if node in fleet.row_of}
         """Rows of nodes from which jobs are evicted."""
         self._steps = 0
         """Steps of new plans by now."""
@@ -116,16 +117,6 @@ class Replanner:
     def replan(self, job: PlannedJob, setback: Setback) -> None:
         """Plan the remaining work of a job again, or refund it if there is no plan."""
         self._replan(job, setback, SEARCH_BUDGET_STEPS)
-
-    def inherit(self, before: "Replanner", row_of: Mapping[int, int]) -> None:
-        """Take over the leaving nodes; see `JobBook.inherit`."""
-        self._leaving = {row_of[row] for row in before._leaving if row in row_of}
-
-    def state(self) -> list[int]:
-        return sorted(self._leaving)
-
-    def restore(self, leaving: Iterable[int]) -> None:
-        self._leaving = set(leaving)
 
     def _note_leaving(self) -> None:
         """Mark the jobs on leaving nodes to be replanned. A job that fits nowhere else stays, and is marked

@@ -88,13 +88,12 @@ class AuctionZone:
         return next(broken_promises(self.auctioneer.market, self.book.jobs, context), None)
 
     def reconfigured(self, context: ZoneContext) -> None:
-        fleet, auctioneer, book, replanner = self.fleet, self.auctioneer, self.book, self.replanner
+        fleet, auctioneer, book = self.fleet, self.auctioneer, self.book
         judge, vendors = self.judge, self.vendors
         self._build(context, auctioneer.market.first_slot)
         row_of = {row: self.fleet.row_of[id] for id, row in fleet.row_of.items() if id in self.fleet.row_of}
         self.auctioneer.inherit(auctioneer)
         self.book.inherit(book, row_of)
-        self.replanner.inherit(replanner, row_of)
         self.vendors.inherit(vendors)
         self.judge.inherit(judge)
 
@@ -269,7 +268,6 @@ class AuctionZone:
         return {
             "auctioneer": self.auctioneer.state(),
             "jobs": self.book.state(),
-            "leaving": self.replanner.state(),
             "judge": self.judge.state(),
             "quotes": self.vendors.state(),
             "time_s": self._time_s,
@@ -278,7 +276,6 @@ class AuctionZone:
     def restore(self, state: dict[str, Any]) -> None:
         self.auctioneer.restore(state["auctioneer"])
         self.book.restore(state["jobs"], self._jobs)
-        self.replanner.restore(state["leaving"])
         self.judge.restore(state["judge"], self._jobs)
         self.vendors.restore(state["quotes"])
         self._time_s = state["time_s"]

@@ -127,7 +127,7 @@ def test_a_job_that_diverges_fails_for_good(fleet: Fleet) -> None:
 def test_disconnected_worker_ends_without_blaming_others(fleet: Fleet) -> None:
     fleet.assign("j", 1, [("n1", 1)], workload(10**6, keeps=False))
     fleet.until(fleet.has_trained("j"))
-    (job,) = fleet.nodes["n1"].runner.present.values()
+    (job,) = fleet.nodes["n1"].runner.assignments
     (worker,) = job.processes.running
     # As if the node's process had ended, except for its end of the pipe: that alone would end the worker.
     with socket.socket(fileno=os.dup(worker.process._connection.fileno())) as end:

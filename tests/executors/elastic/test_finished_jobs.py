@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from executors.gang.checkpoints import FINISHED_JOB
 from executors.node.checkpoints import FINAL, CheckpointStore
+from executors.node.job_states import FINISHED_JOB
 from executors.node.places import checkpoint_root
 from schemas.elastic.workload import ElasticWorkload
 from schemas.fleet import RunFailed, RunFinished, RunStarted

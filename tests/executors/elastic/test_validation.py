@@ -91,8 +91,8 @@ def test_unstarted_run_keeps_checkpoints_of_job(idle: Fleet, runner: ElasticRunn
     again.runner.advance()
     assert [line.partition(" permanent")[0] for line in map(short, again.reports)] == [
         "n1 keeps/1 run.progressed 0 complete",
-        "n1 starts-over/1 run.progressed 0 complete",
         "n1 keeps/2 run.failed 40",
+        "n1 starts-over/1 run.progressed 0 complete",
         "n1 starts-over/2 run.failed 0",
     ]
 

@@ -69,7 +69,7 @@ class Fleet(Nodes[LineRunner, JobSettings]):
         )
 
     def pids(self, name: str) -> list[int]:
-        return self.nodes[name].runner.present["j"].processes.pids
+        return [pid for each in self.nodes[name].runner.assignments for pid in each.processes.pids]
 
     def has_saved(self, samples: int) -> Callable[[], bool]:
         return lambda: any(each.samples_done >= samples for each in self.reports(RunProgressed))

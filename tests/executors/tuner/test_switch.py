@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from executors.tuner.files import progress_of
 from schemas.fleet import RunFinished
 from schemas.merging.commands import JobOrder, TaskAssigned
 from tests.support.examples import long
@@ -100,7 +99,7 @@ def test_task_on_other_gpus_resumes_last_step(fleet: Fleet, tmp_path: Path) -> N
 
 def test_checkpoint_describes_its_job(worker: LoneWorker) -> None:
     worker.run(assigned("n1", job("a"), other("b"), mode="spatial"), 4)
-    progress = [progress_of(worker.files.present.newest(job_id)) for job_id in ("a", "b")]
+    progress = [worker.files.about(worker.files.newest(job_id)) for job_id in ("a", "b")]
     assert [each.position.iterations for each in progress] == [4, 4]
     assert sum(each.position.drawn for each in progress) == 48
     assert progress[0].beside == progress[1].position

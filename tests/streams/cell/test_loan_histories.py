@@ -1,4 +1,5 @@
-"""Whatever is offered, reclaimed, lost and changed: loans as specified, and auctions that mind the notice."""
+"""Whatever is offered, reclaimed, lost and changed: nodes and loans as specified, and auctions that mind the
+notice."""
 
 from typing import Any
 
@@ -22,16 +23,20 @@ from schemas.loans import OfferAnswered, ReclaimPlanned
 from schemas.lora_commands import SlotAssigned
 from streams.cell.cell import Cell
 from streams.cell.layout import Layout
+from streams.cell.nodes import NodePool
 from tests.streams.cell.loan_specification import LoanSpecification
+from tests.streams.cell.node_specification import NodeSpecification
 from tests.support.cells import (
     EPOCH_S,
     SLOT_S,
     CheckedBench,
     bid,
     finished,
+    node_seen,
     offline,
     online,
     progressed,
+    refused,
     silent,
     started,
     tick,
@@ -49,6 +54,10 @@ STEPS_S = (0.25, 0.5, 1.0, 1.0, 2.0)
 """In slots: how far the clock goes on."""
 
 
+def unfit(node: str) -> Event:
+    return online(node, base_model="other")
+
+
 ORDERS = (
     lambda node, zone: NodeRetired(cell="c", node=node),
     lambda node, zone: NodeRegistered(cell="c", node=node, zone=zone, gpu_type="fast", tariff="t"),
@@ -60,6 +69,11 @@ ORDERS = (
 """Events of an operator about a node, and perhaps a zone."""
 
 
+def orders(nodes: NodePool) -> tuple[list[Any], list[Any]]:
+    """Return the departures and the loans, in their order."""
+    return list(nodes.leaving.items()), list(nodes.loans.items())
+
+
 class LoanHistories(RuleBasedStateMachine):
     """A cell that lends, its events, and the loans that its decisions show."""
 
@@ -69,11 +83,15 @@ class LoanHistories(RuleBasedStateMachine):
         self.slot = 0.0
         self.number = 0
         self.specification = LoanSpecification()
+        self.nodes = NodeSpecification({"z": "tiny", "y": "tiny"})
         self.runs: dict[tuple[str, int, str], tuple[int, int, int]] = {}
         """Samples before, to train and in all, by node, slot and job."""
 
     @initialize(lost=st.sets(st.sampled_from(OWN), max_size=4))
     def begin(self, lost: set[str]) -> None:
+        for zone in lending_cell().zones:
+            for node in zone.nodes:
+                self.nodes.join(node.id, zone.id, is_first=True)
         self.send(lending_cell(), tick(0), reported(0.0), offered(*SERVERS, id="o"))
         self.send(*map(online, SERVERS[:7]), *map(offline, sorted(lost)))
 
@@ -84,6 +102,7 @@ class LoanHistories(RuleBasedStateMachine):
         before_s = self.bench.cell.time_s or self.time_s
         outcomes = self.bench.send(event)
         self.specification.check(before_s, self.time_s, self.notice_s, outcomes)
+        self.nodes.apply(event, outcomes)
         for outcome in outcomes:
             match outcome:
                 case ReclaimPlanned():
@@ -170,7 +189,9 @@ class LoanHistories(RuleBasedStateMachine):
             else:
                 self.send(progressed(node, slot, done, job_id=job_id))
 
-    @rule(node=nodes, kind=st.sampled_from((online, online, online, offline, silent)))
+    @rule(
+        node=nodes, kind=st.sampled_from((online, online, online, node_seen, unfit, refused, offline, silent))
+    )
     def report_node(self, node: str, kind: Any) -> None:
         self.send(kind(node))
 
@@ -197,7 +218,23 @@ class LoanHistories(RuleBasedStateMachine):
     def restart(self) -> None:
         restored = Cell.restore(self.cell.snapshot())
         assert restored.packed() == self.cell.packed()
+        if self.cell.nodes is not None:
+            assert orders(restored.nodes) == orders(self.cell.nodes)
         self.bench.cell = restored
+
+    @invariant()
+    def nodes_are_as_specified(self) -> None:
+        if self.cell.nodes is not None:
+            described = self.cell.describe()["nodes"]
+            found = {
+                name: {
+                    "owner": node["owner"],
+                    "serves": node["zone"],
+                    **{part: node[part] for part in ("connection", "membership", "scheduling")},
+                }
+                for name, node in described.items()
+            }
+            assert found == self.nodes.described
 
     @invariant()
     def servers_on_loan_are_as_specified(self) -> None:

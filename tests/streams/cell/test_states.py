@@ -11,8 +11,7 @@ from schemas.commands import RunDisowned
 from solvers.merging.errors import GainErrors, IterationErrors
 from streams.cell.disowned import DisownedRuns
 from streams.cell.jobs import Job
-from streams.cell.lent_server import Loan
-from streams.cell.nodes import Departure
+from streams.cell.node_record import NodeRecord
 from streams.cell.offers import Load
 from streams.cell.packing import pack, unpack
 from streams.cell.states import NO_STATE, from_state, state_of
@@ -79,9 +78,7 @@ def test_every_type_of_field_is_restored(whole):
     assert repr(restored(whole)) == repr(whole), "equal, where NaN is not"
 
 
-@pytest.mark.parametrize(
-    "of", [Departure, GainErrors, IterationErrors, KindOfJobs, Load, Loan, TuningTask, Turn]
-)
+@pytest.mark.parametrize("of", [GainErrors, IterationErrors, KindOfJobs, Load, NodeRecord, TuningTask, Turn])
 @settings(max_examples=examples(100), deadline=None)
 @given(data=st.data())
 def test_records_of_cells_and_zones_are_restored(of, data):

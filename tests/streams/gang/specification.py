@@ -43,15 +43,20 @@ class Specification:
         """A job is over once nothing of it is left on any node."""
         return self.ending is not None and not self.alive and not self.in_force
 
-    def begin(self, nodes: tuple[str, ...]) -> None:
-        """A generation begins on these nodes."""
+    @property
+    def leader(self) -> str:
+        """Leader of the newest generation."""
+        return self.leaders.get(self.generation, "")
+
+    def begin(self, nodes: tuple[str, ...], generation: int | None = None) -> None:
+        """A generation, by default the next, begins on these nodes."""
         assert self.may_begin
-        self.generation += 1
+        self.generation = self.generation + 1 if generation is None else generation
         self.in_force, self.done = nodes, set()
         self.leaders[self.generation] = nodes[0]
         self.alive |= {(node, self.generation) for node in nodes}
 
-    def is_known(self, node: str, generation: int, finishes: bool) -> bool:
+    def is_known(self, node: str, generation: int, finishes: bool = False) -> bool:
         """Return whether a report counts: of processes that may still run, or of all of the work done
         before."""
         if (node, generation) in self.alive:
@@ -95,10 +100,14 @@ class Specification:
         """A run has failed on a node."""
         self.alive.discard((node, generation))
         if node in self.in_force and generation == self.generation:
-            self.failures += 1
             self._return()
-            if permanent or self.failures >= MOST_FAILURES:
-                self.ending = "refunded"
+            self.count_failure(permanent)
+
+    def count_failure(self, permanent: bool) -> None:
+        """A failure counts against the job."""
+        self.failures += 1
+        if permanent or self.failures >= MOST_FAILURES:
+            self.ending = "refunded"
 
     def lost(self, node: str, kept: Set[int] = frozenset()) -> None:
         """A node is lost with all that it had, except the generations that it continues."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
 from schemas.merging.problems import Share, TransferMode
 from schemas.merging.reports import TaskProfiled
-from tests.streams.gang.specification import MOST_FAILURES
+from tests.streams.gang.specification import Specification
 
 TIMEOUT_S = 1_200.0
 TIMES_FORECAST = 10.0
@@ -21,23 +21,15 @@ Grant = tuple[str, dict[str, int]]
 
 
 @dataclass
-class SpecifiedJob:
-    """A job, which has one run at a time."""
+class SpecifiedJob(Specification):
+    """A job: a gang that has one process at a time, with the states of merging besides."""
 
-    job_id: str
+    work_samples: int = WORK_SAMPLES
+    all_report: bool = False
+    job_id: str = ""
     stage: str = "new"
-    generation: int = 0
-    leader: str = ""
-    """Leader of the newest run."""
-    is_alive: bool = False
-    """Whether the newest run may be on its leader: its end is not reported, and the node was not lost."""
-    in_force: bool = False
-    """Whether the newest run was not ordered to end."""
     void_generation: int = 0
     """Generation of the last run of which nothing is kept, since the job was merged before it had ended."""
-    samples_done: int = 0
-    furthest_samples: int = 0
-    failures: int = 0
     never_merges: bool = False
     has_learned: bool = False
     """Whether it was ever merged to learn from another job."""
@@ -48,8 +40,6 @@ class SpecifiedJob:
     released_s: float = 0.0
     failed_s: float | None = None
     """Time of the last failure after which the job backs off, by less than time goes on at once."""
-    ending: str | None = None
-    """End of the job to come: `completed`, `refunded` or `withdrawn`."""
 
     @property
     def run_id(self) -> str:
@@ -65,16 +55,23 @@ class SpecifiedJob:
         """Whether no run begins since a run was refused or silent."""
         return self.failed_s == now_s
 
-    def has_run(self, node: str, generation: int) -> bool:
-        """Return whether a report is of a run that may still exist."""
-        return self.is_alive and (node, generation) == (self.leader, self.generation)
+    def begin(self, nodes: tuple[str, ...], generation: int | None = None) -> None:
+        super().begin(nodes, generation)
+        self.keeps_progress = True
 
-    def progress(self, samples: int) -> None:
-        """Set the progress that is reported; a profile run makes none."""
+    def forget(self) -> None:
+        """Nothing is kept of a run that may still exist."""
+        self.void_generation, self.keeps_progress = self.generation, False
+        self.samples_done = self.furthest_samples = 0
+
+    def count_failure(self, permanent: bool) -> None:
+        super().count_failure(permanent)
+        if self.stage == "profiling" and not permanent and self.ending == "refunded":
+            self.stage, self.failures, self.never_merges, self.ending = "ready", 0, True, None
+
+    def _set(self, samples: int) -> None:
         if self.stage != "profiling":
-            self.samples_done = min(samples, WORK_SAMPLES)
-            if self.samples_done > self.furthest_samples:
-                self.failures, self.furthest_samples = 0, self.samples_done
+            super()._set(samples)
 
 
 @dataclass
@@ -149,8 +146,6 @@ class TasksSpecification:
     def profile(self, job: SpecifiedJob, node: str) -> None:
         """A profile run begins: of a new job without any run, on an idle GPU."""
         assert job.stage == "new"
-        assert not job.is_alive
-        assert job.ending is None
         assert not job.backs_off(self.now_s)
         assert self.idle()[node] > 0
         job.stage = "profiling"
@@ -252,13 +247,13 @@ class TasksSpecification:
                 self._finished(job, report.samples_done, forecast_s)
             case TaskProfiled() if job.in_force:
                 if job.stage == "profiling":
-                    job.stage, job.in_force, job.is_alive = "ready", False, False
+                    job.stage, job.in_force, job.alive = "ready", (), set()
             case RunFinished() | RunProgressed(complete=True) | TaskProfiled():
                 self._ended(job, None if isinstance(report, TaskProfiled) else report.samples_done)
         self.settle()
 
     def _goes_on(self, job: SpecifiedJob, report: RunStarted | RunProgressed, forecast_s: float) -> None:
-        job.progress(report.samples_done)
+        job.progressed(report.node, job.generation, report.samples_done)
         follows, is_start = self.follows(job), isinstance(report, RunStarted)
         if is_start and job.stage == "profiling":
             forecast_s = PROFILE_LIMIT_S
@@ -267,18 +262,17 @@ class TasksSpecification:
 
     def _ended(self, job: SpecifiedJob, samples: int | None) -> None:
         """A run has ended, as ordered or too early."""
-        if samples is not None and (
-            job.in_force or (job.ending is None and job.generation != job.void_generation)
-        ):
-            job.progress(samples)
+        if samples is None or job.stage == "profiling":
+            samples = None  # a profile run makes no progress
+            job.alive.clear()
         if job.in_force:
             self._put_back(job, without=job.leader)
-        job.is_alive = False
+        if samples is not None:
+            job.ended(job.leader, job.generation, samples)
 
     def _finished(self, job: SpecifiedJob, samples: int, forecast_s: float) -> None:
         """All of a job's work is done; its partner goes on."""
-        job.progress(samples)
-        job.ending, job.in_force, job.is_alive = "completed", False, False
+        job.finished(job.leader, job.generation, samples)
         task = self.task_of(job)
         if task is None:
             return
@@ -297,7 +291,7 @@ class TasksSpecification:
         if job.in_force:
             self._count_failure(job, permanent, backs_off)
             self._put_back(job, without=node)
-        job.is_alive = job.is_alive and node != job.leader
+        job.alive.discard((node, job.generation))
         self.settle()
 
     # Refusals, losses, and what users and time do
@@ -306,7 +300,7 @@ class TasksSpecification:
         """Whether a refusal counts: of a leader's run, or of any member's part of a task in force."""
         task = self.task_of(job)
         is_part = task is not None and not task.is_pending and node in task.members
-        return (is_part and generation == job.generation) or job.has_run(node, generation)
+        return (is_part and generation == job.generation) or job.is_known(node, generation)
 
     def lost(self, node: str, held: Iterable[str] = ()) -> None:
         """A node is lost with all runs but those that it continues."""
@@ -318,14 +312,14 @@ class TasksSpecification:
             if node in nodes and not any(each.in_force and each.run_id in held for each in runs):
                 # A profile run that is lost needs no order: the next one of the job replaces it.
                 self._put_back(job, without=node, keeps=True)
-            if node == job.leader and not job.in_force and job.run_id not in held:
-                job.is_alive = False
+            if not job.in_force:
+                job.lost(node, {job.generation} if job.run_id in held else set())
         self.settle()
 
     def withdrawn(self, job: SpecifiedJob) -> None:
         """The user gives the job up."""
-        job.ending = "withdrawn"
-        self._put_back(job)
+        self._put_back(job, ending="withdrawn")
+        job.withdrawn()
         self.settle()
 
     def tick(self, now_s: float) -> None:
@@ -334,8 +328,8 @@ class TasksSpecification:
         for job in list(self.jobs.values()):
             if job.in_force and now_s - job.last_seen_s > TIMEOUT_S + TIMES_FORECAST * job.quiet_s:
                 self.failed(job, job.leader, backs_off=True)
-            if job.is_alive and not job.in_force and now_s - job.released_s > TIMEOUT_S:
-                job.is_alive = False
+            if not job.in_force and now_s - job.released_s > TIMEOUT_S:
+                job.alive.clear()
         self.settle()
 
     def settle(self) -> None:
@@ -343,7 +337,7 @@ class TasksSpecification:
         self._forget_pairs([job_id for job_id, job in self.jobs.items() if job.ending])
         for task in self.tasks:
             jobs = [self.jobs[job_id] for job_id in task.job_ids]
-            if not task.is_pending or any(job.is_alive for job in jobs):
+            if not task.is_pending or any(job.alive for job in jobs):
                 continue
             generation = 1 + max(self.generations.get(task.task_id, 0), *(job.generation for job in jobs))
             self.generations[task.task_id] = generation
@@ -353,12 +347,12 @@ class TasksSpecification:
             from_samples = tuple((job.run_id, job.samples_done // BATCH, job.void_generation) for job in jobs)
             self.orders += [("begin", node, task.mode, from_samples) for node in task.members]
         for job in list(self.jobs.values()):
-            if job.ending and not job.is_alive:
+            if job.ending is not None and job.is_over:
                 del self.jobs[job.job_id]
                 self.ends.append((job.job_id, job.ending))
 
     def _begin(self, job: SpecifiedJob, generation: int, leader: str, quiet_s: float) -> None:
-        job.generation, job.leader, job.is_alive, job.in_force = generation, leader, True, True
+        job.begin((leader,), generation)
         job.last_seen_s, job.quiet_s = self.now_s, quiet_s
 
     def _count_failure(self, job: SpecifiedJob, permanent: bool, backs_off: bool) -> None:
@@ -369,15 +363,9 @@ class TasksSpecification:
             if task.mode == "spatial":
                 self.barred.add((task.mode, other, one))
             return
-        job.failures += 1
+        job.count_failure(permanent)
         if backs_off:
             job.failed_s = self.now_s
-        if permanent:
-            job.ending = "refunded"
-        elif job.failures == MOST_FAILURES and job.stage == "profiling":
-            job.stage, job.failures, job.never_merges = "ready", 0, True
-        elif job.failures == MOST_FAILURES:
-            job.ending = "refunded"
 
     def follows(self, job: SpecifiedJob) -> bool:
         """Whether a job waits in its task for its donor's end."""
@@ -387,26 +375,31 @@ class TasksSpecification:
     def _merge(self, learners: Iterable[SpecifiedJob]) -> None:
         for job in learners:
             job.has_learned = True
-            if job.is_alive:
-                job.void_generation, job.samples_done, job.furthest_samples = job.generation, 0, 0
+            if job.alive:
+                job.forget()
 
-    def _put_back(self, job: SpecifiedJob, without: str = "", keeps: bool = False) -> None:
+    def _put_back(
+        self, job: SpecifiedJob, without: str = "", keeps: bool = False, ending: str | None = None
+    ) -> None:
         """The task of a job stops, pending or not, or its profile run.
 
         Args:
             keeps: whether a pair waits to be resumed.
+            ending: how the job ends, if it does.
         """
         task = self.task_of(job)
-        ending = [] if job.ending is None else [(job.job_id, job.ending)]
+        end = job.ending or ending
+        ends = [] if end is None else [(job.job_id, end)]
         if task is not None:
-            self._stop(task, ending)
+            self._stop(task, ends)
             if keeps:
                 self._wait(task)
         elif job.in_force:
-            job.in_force, job.released_s = False, self.now_s
+            job.preempted()
+            job.released_s = self.now_s
             job.stage = "new" if job.stage == "profiling" else job.stage
             if without != job.leader:
-                self.orders.append(("end", job.leader, (job.run_id,), ending))
+                self.orders.append(("end", job.leader, (job.run_id,), ends))
 
     def _wait(self, task: SpecifiedTask) -> None:
         """The jobs of a task that has stopped wait as a pair, if there are two."""
@@ -435,4 +428,7 @@ class TasksSpecification:
         self.orders += [("end", node, runs, list(ending)) for node in task.members]
         for job_id in task.job_ids:
             job = self.jobs[job_id]
-            job.in_force, job.is_alive, job.released_s = False, job_id in task.active, self.now_s
+            job.preempted()
+            job.released_s = self.now_s
+            if job_id not in task.active:
+                job.alive.clear()

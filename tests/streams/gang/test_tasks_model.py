@@ -111,7 +111,7 @@ class History:
         while self.model.jobs:
             rounds += 1
             assert rounds <= SETTLING_ROUNDS, "no job is stuck"
-            for job in [job for job in self.model.jobs.values() if job.is_alive]:
+            for job in [job for job in self.model.jobs.values() if job.alive]:
                 what = "profile" if job.stage == "profiling" else "finished" if job.in_force else "ended"
                 self._send_report(job, self._report_of(job, what, job.samples_done))
             self._plan(self._settling_shares)
@@ -122,7 +122,7 @@ class History:
         """Mostly of a run that there is, and by its leader; now and then twice."""
         rng, jobs = self.rng, [*self.model.jobs.values()]
         followers = [job for job in jobs if self.model.follows(job)]
-        job = rng.choice([*followers, *(job for job in jobs if job.is_alive)] or jobs)
+        job = rng.choice([*followers, *(job for job in jobs if job.alive)] or jobs)
         what = rng.choice(["started", "progressed", "progressed", "ended", "ended", "finished", "failed"])
         if rng.random() < 0.1 and job.leader:
             what = "profile"
@@ -156,7 +156,7 @@ class History:
         kept = self.runs.jobs.get(job.job_id)
         task = None if kept is None else self.runs.task_of(kept)
         generation = int(report.run_id.partition("/")[0])
-        counts = job.job_id in self.model.jobs and job.has_run(report.node, generation)
+        counts = job.job_id in self.model.jobs and job.is_known(report.node, generation)
         self._send(report, ignored=not counts)
         self.model.down.discard(report.node)
         if counts:
@@ -198,7 +198,7 @@ class History:
 
     def _restart(self, node: str) -> None:
         """A node is online again, and continues some of the runs that it has, or none."""
-        alive = [job.run_id for job in self.model.jobs.values() if job.is_alive]
+        alive = [job.run_id for job in self.model.jobs.values() if job.alive]
         held = tuple(run_id for run_id in alive if self.rng.random() < 0.4)
         self._send(NodeOnline(cell=CELL, node=node, base_model=MODEL, runners=("tuner",), runs=held))
         self.model.lost(node, held)
@@ -290,7 +290,7 @@ class History:
         job_id = f"j{self.submitted}"
         self.submitted += 1
         self._send(submit(job_id, data=job_id, epochs=10, samples=WORK_SAMPLES // 10, accuracy=None))
-        self.model.jobs[job_id] = SpecifiedJob(job_id)
+        self.model.jobs[job_id] = SpecifiedJob(job_id=job_id)
         self._check()
 
     def _send(self, event: Event, ignored: bool | None = False) -> None:
@@ -329,7 +329,7 @@ class History:
         assert (kept.stage, kept.generation) == (job.stage, job.generation)
         assert (kept.failures, kept.never_merges) == (job.failures, job.never_merges)
         assert (kept.job.samples_done, kept.furthest_samples) == (job.samples_done, job.furthest_samples)
-        is_to_end = job.is_alive and not job.in_force
+        is_to_end = bool(job.alive) and not job.in_force
         ending = {kept.run_of(leaving.generation): node for node, leaving in kept.leaving.items()}
         assert ending == ({job.run_id: job.leader} if is_to_end else {})
         assert [*kept.members] == ([job.leader] if job.in_force else [])

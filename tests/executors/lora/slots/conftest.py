@@ -86,7 +86,7 @@ class Bench:
     def adapter(self, job_id: str) -> torch.Tensor:
         """The parameters of a finished job, as they were published."""
         checkpoints = RunCheckpoints(self.root / "checkpoints", self.base, parked_runs=0)
-        finished = checkpoints.finished(checkpoints.newest(job_id))
+        finished = checkpoints.record(checkpoints.newest(job_id))
         tensors = load_file(self.root / "adapters" / finished.adapter.path / ADAPTER_TENSORS)
         named = {name.removeprefix("base_model.model."): tensor for name, tensor in tensors.items()}
         return self.base.layout(finished.task).join(named)

@@ -44,7 +44,7 @@ def test_replaced_node_overwrites_no_finished_job(bench, caplog: pytest.LogCaptu
     with caplog.at_level("INFO"):
         while stale.advance() == "working":
             pass
-    assert "run replaced job=j slot=0" in caplog.text
+    assert "run replaced job=j run=0/j" in caplog.text
     assert [event.node for event in bench.reports_on("j")] == ["n1", "n2", "n2"]
     assert bench.kept("j") == [FINAL]
     assert not (bench.root / "adapters" / "c" / "u" / "j").exists()
@@ -56,7 +56,7 @@ def test_other_job_under_finished_id_fails(bench) -> None:
     failed = bench.reports[-1]
     assert isinstance(failed, RunFailed)
     assert failed.permanent
-    assert failed.error == "j: was finished for another user, or with other settings"
+    assert failed.error.endswith("of a finished job is of another workload")
 
 
 def test_adapter_of_finished_job_stays_its_users(bench) -> None:
@@ -65,7 +65,8 @@ def test_adapter_of_finished_job_stays_its_users(bench) -> None:
     bench.carry_out(assignment(JOB.model_copy(update={"user": "v"}), slot=1))
     failed = bench.reports[-1]
     assert isinstance(failed, RunFailed)
-    assert (failed.permanent, "another user" in failed.error) == (True, True)
+    assert failed.permanent
+    assert failed.error.endswith("of a finished job is of c/u/j, not c/v/j")
     assert before == {path: path.read_bytes() for path in (bench.root / "adapters").rglob("*.safetensors")}
 
 

@@ -182,7 +182,7 @@ def test_a_replaced_writer_stops_without_a_word(bench, caplog: pytest.LogCapture
         while stale.advance() == "working":
             pass
     assert [event.node for event in bench.reports_on("j")] == ["n1", "n2", "n2"]
-    assert "run replaced job=j slot=0" in caplog.text
+    assert "run replaced job=j run=0/j" in caplog.text
     assert bench.reports_on("other")[-1].samples_done == 24
     assert bench.saved("j").samples_done == 8
 

@@ -180,7 +180,7 @@ def test_a_shared_run_needs_the_newer_checkpoint_alone(worker_of: MakeWorker, wo
 
     whole = worker.run(task("ab", 1, 0))
     worker.run(task("cd", 1, 0), 4)
-    worker.files.present.remove("d")
+    worker.files.store.remove("d")
     after = worker.run(task("cd", 2, 4))
     assert [digest(after, job_id) for job_id in "cd"] == [digest(whole, job_id) for job_id in "ab"]
 
