@@ -50,7 +50,7 @@ class LightRank:
     def send(self, directive: BaseModel) -> None:
         self.directives.append(directive)
 
-    def say(self, *messages: BaseModel) -> None:
+    def report(self, *messages: BaseModel) -> None:
         self._outbox += messages
 
     def messages(self) -> list[Any]:
@@ -295,17 +295,17 @@ class GangHistory(History):
         if what == "die":
             rank.kill()
         elif what == "fail":
-            rank.say(Failed(error="boom", permanent=False))
+            rank.report(Failed(error="boom", permanent=False))
             rank.end(1)
         elif what == "finish":
             is_released = any(isinstance(each, Release) for each in rank.directives)
             reason = "stopped" if is_released else "finished"
-            rank.say(Ended(reason=reason, samples_done=16, node_s=1.0, answers=not is_released))
+            rank.report(Ended(reason=reason, samples_done=16, node_s=1.0, answers=not is_released))
             rank.end()
         else:
             generation = rank.order.membership.generation
-            rank.say(Joined(generation=generation, samples_done=0, dataset_samples=None))
-            rank.say(RankProgress(samples_done=8, node_s=1.0, leads=True))
+            rank.report(Joined(generation=generation, samples_done=0, dataset_samples=None))
+            rank.report(RankProgress(samples_done=8, node_s=1.0, leads=True))
         if not rank.is_alive:
             self._note_end(rank)
 
@@ -358,14 +358,14 @@ class TunerHistory(History):
     def advance(self) -> None:
         for rank in LightRank.all:
             if not rank.directives and not rank.is_indexer:
-                rank.say(Ready())
+                rank.report(Ready())
         super().advance()
 
     def act(self, rank: LightRank, what: str) -> None:
         parts = [each for each in rank.directives if isinstance(each, TaskPart)]
         over = [each for each in rank.directives if isinstance(each, Over)]
         if what == "late" and over:
-            self._say(rank, parts[0], RunProgressed, samples_done=6, node_s=1.0, complete=False)
+            self._report(rank, parts[0], RunProgressed, samples_done=6, node_s=1.0, complete=False)
         if len(parts) == len(over):
             return
         part = parts[len(over)]
@@ -373,23 +373,23 @@ class TunerHistory(History):
         if what == "die":
             rank.kill()
         elif what == "go on":
-            self._say(rank, part, RunStarted, samples_done=0, dataset_samples=8)
+            self._report(rank, part, RunStarted, samples_done=0, dataset_samples=8)
         elif what in ("finish", "fail"):
             outcome: Any = "stopped" if is_halted else "finished" if what == "finish" else "failed"
             if outcome == "finished":
                 result = {"loss": None, "adapter_path": "p", "adapter_digest": 64 * "0"}
-                self._say(rank, part, RunFinished, samples_done=120, **result)
+                self._report(rank, part, RunFinished, samples_done=120, **result)
             elif outcome == "failed":
-                self._say(rank, part, RunFailed, samples_done=0, error="boom", permanent=False)
+                self._report(rank, part, RunFailed, samples_done=0, error="boom", permanent=False)
             message = Over(part=part.part, outcome=outcome)
-            rank.say(message)
+            rank.report(message)
             rank.directives.append(message)
 
-    def _say(self, rank: LightRank, part: TaskPart, kind: type[RunReport], **fields: Any) -> None:
+    def _report(self, rank: LightRank, part: TaskPart, kind: type[RunReport], **fields: Any) -> None:
         """Have the leader report each run of a task."""
         for order in part.command.orders if part.membership.rank == 0 else ():
             place = {"cell": CELL, "node": NODE, "run_id": order.run_id, "job_id": order.job_id}
-            rank.say(TaskReport.of(kind(**place, **fields), part=part.part))
+            rank.report(TaskReport.of(kind(**place, **fields), part=part.part))
 
 
 @pytest.mark.parametrize("kind", [GangHistory, TunerHistory])
