@@ -16,10 +16,9 @@ from bench.testbed.fleet import (
     submitted,
     zone_of,
 )
-from bench.testbed.worker_times import worker_times
+from bench.testbed.worker_times import ObservedWorkers, worker_times
 from infra.demo.data import write_datasets
 from infra.deployment.folders import Folders
-from infra.simulation.elastic.workers import VirtualWorkers
 from infra.simulation.simulator import Step
 from infra.workloads.timed import TimedEvent
 from schemas.cells import CellConfigured, Zone
@@ -78,12 +77,18 @@ class ElasticTestbed:
             ),
             min_workers=least,
             max_workers=most,
-            samples_per_s=SAMPLES_PER_S,
+            # Every other job leaves its speed to be measured.
+            samples_per_s=SAMPLES_PER_S if number % 2 else None,
         )
         return submitted(cell, number, workload, ElasticTerms())
 
     def calibrate(self, steps: Sequence[Step], job_ids: frozenset[str]) -> Calibrated:
-        """Measure the pace and the pauses of workers, see `worker_times`."""
-        pace, pauses = worker_times(steps, job_ids)
-        constants = {"pace": pace, "start_s": pauses.start_s, "resize_s": pauses.resize_s}
-        return Calibrated(constants, {WorkersAssigned.RUNNER: VirtualWorkers(CELL, pace, pauses)})
+        """Measure the speeds and the pauses of workers, see `worker_times`."""
+        speeds, pauses = worker_times(steps, job_ids)
+        constants = {
+            "samples_per_s": speeds.of(1),
+            "start_s": pauses.start_s,
+            "resize_s": pauses.resize_s,
+            "first_report_s": speeds.first_report_s,
+        }
+        return Calibrated(constants, {WorkersAssigned.RUNNER: ObservedWorkers(CELL, speeds, pauses)})

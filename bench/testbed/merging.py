@@ -108,9 +108,8 @@ class MergingTestbed:
         return submitted(cell, number, workload, MergingTerms())
 
     def calibrate(self, steps: Sequence[Step], job_ids: frozenset[str]) -> Calibrated:
-        """Measure the times of tasks, profile runs and solves, and the curves of each kind of jobs, alone and
-        merged."""
-        constants = measured_constants(steps, job_ids)
-        truth = ObservedTruth.of(steps, job_ids, constants)
-        tuner = VirtualTuner(CELL, 1.0, truth, constants.release_s)
+        """Measure the times of tasks, profile runs and solves by some jobs; all learn as was observed."""
+        constants, slowness = measured_constants(steps, job_ids)
+        truth = ObservedTruth.of(steps, constants)
+        tuner = VirtualTuner(CELL, 1.0, truth, constants.release_s, slowness.at)
         return Calibrated(vars(constants), {TaskAssigned.RUNNER: tuner}, constants.solve_s)

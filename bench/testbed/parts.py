@@ -41,6 +41,19 @@ class SimulatorComparison:
         return 100 * abs(simulated_s - measured_s) / measured_s
 
     @property
+    def queuing_error_pct(self) -> float:
+        """Difference of the mean queuing times, over the measured mean completion time, of which they are a
+        part: queuing may be next to nothing."""
+        difference_s = self.simulated.mean_queuing_s - self.measured.mean_queuing_s
+        return 100 * abs(difference_s) / self.measured.mean_jct_s
+
+    @property
+    def welfare_error_pct(self) -> float:
+        """Difference of the realised welfare, over the measured one."""
+        measured, simulated = self.measured.welfare_micros, self.simulated.welfare_micros
+        return 100 * abs(simulated - measured) / max(abs(measured), 1)
+
+    @property
     def job_error_pct(self) -> float:
         """Median over the jobs of the difference of their completion times, over the measured one."""
         return median(
@@ -50,17 +63,19 @@ class SimulatorComparison:
 
 
 def measure_auction(conditions: Conditions) -> Result:
-    """Measure `simulator_error_auction_pct`, see `measure`."""
+    """Measure `simulator_error_auction_pct`, `simulator_queuing_error_auction_pct` and
+    `simulator_welfare_error_pct`, see `measure`."""
     return measure("auction", conditions)
 
 
 def measure_elastic(conditions: Conditions) -> Result:
-    """Measure `simulator_error_elastic_pct`, see `measure`."""
+    """Measure `simulator_error_elastic_pct`, `simulator_queuing_error_elastic_pct` and
+    `trained_running_time_error_pct`, see `measure`."""
     return measure("elastic", conditions)
 
 
 def measure_merging(conditions: Conditions) -> Result:
-    """Measure `simulator_error_merging_pct`, see `measure`."""
+    """Measure `simulator_error_merging_pct` and `simulator_queuing_error_merging_pct`, see `measure`."""
     return measure("merging", conditions)
 
 
@@ -111,8 +126,17 @@ def _result(policy: str, size: Size, seed: int, found: SimulatorComparison) -> R
         f"of one machine, throttled to {SEQUENCE_S:g} s a sequence; {size.jobs} submitted, seed {seed}; "
         f"{constants}"
     )
+    values = {
+        f"simulator_error_{policy}_pct": found.error_pct,
+        f"simulator_queuing_error_{policy}_pct": found.queuing_error_pct,
+    }
+    if policy == AuctionTestbed.policy:
+        values["simulator_welfare_error_pct"] = found.welfare_error_pct
+    if policy == ElasticTestbed.policy:
+        values["trained_running_time_error_pct"] = found.measured.running_time_error_pct
+    jobs = len(found.measured.jobs)
     return Result(
-        (Measurement(f"simulator_error_{policy}_pct", found.error_pct, note, len(found.measured.jobs)),),
+        tuple(Measurement(name, value, note, jobs) for name, value in values.items()),
         (Table(policy, rows),),
     )
 
@@ -126,6 +150,7 @@ def _row(name: str, results: Results, job_error_pct: float | None) -> dict[str, 
         "queuing_mean_s": results.mean_queuing_s,
         "welfare": results.welfare_micros / 1e6,
         "payments": results.payments_micros / 1e6,
+        "running_time_error_pct": results.running_time_error_pct,
         "job_error_median_pct": job_error_pct,
     }
 

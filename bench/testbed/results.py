@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -10,6 +10,7 @@ from bench.testbed.fleet import CELL, Calibrated
 from infra.commands.log_files import read_log_files
 from infra.figures.auction.figures import AuctionFigures
 from infra.figures.board import Board
+from infra.figures.elastic.figures import ElasticFigures
 from infra.simulation.recording import timed
 from infra.simulation.simulator import Simulation, Step
 from infra.workloads.timed import TimedEvent
@@ -39,15 +40,18 @@ class Results:
     Attributes:
         jobs: completed jobs by id.
         welfare_micros: realised welfare of an auction; 0 under other policies.
+        running_time_error_pct: median error of the running times that an elastic zone expected; 0 under other
+            policies.
     """
 
     jobs: dict[str, JobTimes]
     welfare_micros: int
+    running_time_error_pct: float = 0.0
 
     def among(self, job_ids: Iterable[str]) -> "Results":
-        """Return the results of some jobs, with the welfare of all."""
+        """Return the results of some jobs, with the welfare and the error of all."""
         kept = {id: self.jobs[id] for id in job_ids if id in self.jobs}
-        return Results(kept, self.welfare_micros)
+        return replace(self, jobs=kept)
 
     @property
     def mean_jct_s(self) -> float:
@@ -107,7 +111,12 @@ def results_of(steps: Sequence[Step]) -> Results:
         for figures in board.zones.values()
         if isinstance(figures, AuctionFigures)
     )
-    return Results(jobs, welfare_micros)
+    errors_pct = [
+        figures.results().running_time_error_pct
+        for figures in board.zones.values()
+        if isinstance(figures, ElasticFigures)
+    ]
+    return Results(jobs, welfare_micros, *errors_pct)
 
 
 def simulate(steps: Sequence[Step], calibrated: Calibrated) -> list[Step]:

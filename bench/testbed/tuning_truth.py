@@ -1,4 +1,4 @@
-"""Simulated fine-tuning jobs that learn as jobs of the same data did on a deployment."""
+"""Simulated fine-tuning jobs that learn as they did on a deployment, or as others of the same data did."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -22,27 +22,27 @@ _Key = tuple[str, str | None, str]
 
 @dataclass(frozen=True)
 class ObservedTruth:
-    """Results of jobs as a testbed has observed them; see `Truth`.
+    """Jobs that learn as they did themselves, alone or after the same donor, see `Truth`. How a job learns is
+    a part of its work: a simulator of the times does not have to forecast it.
 
-    A job has the curve of one observed job on the same data, alone or after the same donor. A mean of the
-    curves would lack the jobs that have met their targets. If no job on the data was observed after this
-    donor, the curve is one after another donor, or else that of a job alone.
+    A job that was not observed so, or not to its end, learns as one of the others on the same data did; a
+    mean of them would leave out those that have met their targets. A receiver whose donor's data was not
+    seen before its own learns as after other donors; without any, as alone.
     """
 
     constants: TuningConstants
-    curves: Mapping[_Key, Sequence[Curve]]
+    curves: Mapping[_Key, Mapping[int, Curve]]
+    """Curves of each job, by its seed, which no two share."""
     profiles: Mapping[str, TaskProfiled]
     """A profile run of each dataset."""
 
     @classmethod
-    def of(
-        cls, steps: Sequence[Step], job_ids: frozenset[str], constants: TuningConstants
-    ) -> "ObservedTruth":
-        """Read the curves of some jobs from a log, and the profile runs of all, which are few: one of each
-        kind."""
+    def of(cls, steps: Sequence[Step], constants: TuningConstants) -> "ObservedTruth":
+        """Read the curves and the profile runs of all jobs from a log."""
         data: dict[str, str] = {}
+        seeds: dict[str, int] = {}
         donors: dict[str, str] = {}
-        seen: defaultdict[_Key, defaultdict[str, dict[float, float]]] = defaultdict(lambda: defaultdict(dict))
+        seen: defaultdict[_Key, defaultdict[int, dict[float, float]]] = defaultdict(lambda: defaultdict(dict))
         profiles: dict[str, TaskProfiled] = {}
         for step in steps:
             for decision in step.decisions:
@@ -52,13 +52,17 @@ class ObservedTruth:
             match step.entry.envelope.event:
                 case JobSubmitted(workload=TuningWorkload() as workload) as job:
                     data[job.job_id] = workload.dataset.path
+                    seeds[job.job_id] = workload.hyperparameters.seed
                 case TaskProfiled() as run:
                     profiles.setdefault(data[run.job_id], run)
-                case TaskEvaluated() as run if run.job_id in job_ids:
+                case TaskEvaluated() as run:
                     donor_id = donors.get(run.run_id)
                     key = data[run.job_id], None if donor_id is None else data[donor_id], run.phase
-                    seen[key][run.job_id][run.epochs] = run.accuracy
-        curves = {key: [dict(sorted(curve.items())) for curve in jobs.values()] for key, jobs in seen.items()}
+                    seen[key][seeds[run.job_id]][run.epochs] = run.accuracy
+        curves = {
+            key: {seed: dict(sorted(curve.items())) for seed, curve in jobs.items()}
+            for key, jobs in seen.items()
+        }
         return cls(constants, curves, profiles)
 
     def profile(self, workload: TuningWorkload, iterations: int) -> ProfileTruth:
@@ -76,7 +80,7 @@ class ObservedTruth:
 
     def alone(self, workload: TuningWorkload) -> AccuracyAfter:
         """See `Truth`."""
-        return _after(_chosen(self.curves.get((workload.dataset.path, None, "own"), ()), workload))
+        return _after(_chosen(self.curves.get((workload.dataset.path, None, "own"), {}), workload))
 
     def merged(self, mode: MergeMode, workload: TuningWorkload, partner: TuningWorkload) -> AccuracyAfter:
         """See `Truth`."""
@@ -99,11 +103,12 @@ class ObservedTruth:
     def step(self, workload: TuningWorkload, placement: tuple[int, ...]) -> MeasuredStep:
         """See `Truth`."""
         gpus = min(sum(placement), workload.hyperparameters.batch_size)
-        step_s = self.constants.step_s(gpus)
+        micro_batch_size = -(-workload.hyperparameters.batch_size // gpus)
+        step_s = self.constants.step_s(micro_batch_size)
         return MeasuredStep(
             gpus=sum(placement),
             nodes=len(placement),
-            micro_batch_size=-(-workload.hyperparameters.batch_size // gpus),
+            micro_batch_size=micro_batch_size,
             accumulation_steps=1,
             step_s=step_s,
             exchange_s=min(self.constants.exchange_s, step_s) if gpus > 1 else 0.0,
@@ -115,20 +120,20 @@ class ObservedTruth:
         return self.constants.warm_s if is_warm else self.constants.cold_s
 
 
-def _chosen(curves: Sequence[Curve], workload: TuningWorkload) -> Curve:
-    """Choose a curve by the job's seed: one that meets its target, or is long enough to show that it is not
-    met; else any curve."""
+def _chosen(curves: Mapping[int, Curve], workload: TuningWorkload) -> Curve:
+    """Choose the job's own curve, or another by its seed, of those that meet its target or are long enough to
+    show that it is not met, if there are any."""
     if not curves:
         return {}
     accuracy = workload.target.accuracy
     last = workload.target.most_iterations / workload.iterations_per_epoch
-    telling = [
-        curve
-        for curve in curves
+    complete = {
+        seed: curve
+        for seed, curve in curves.items()
         if max(curve) >= last or (accuracy is not None and max(curve.values()) >= accuracy)
-    ]
-    among = telling or curves
-    return among[workload.hyperparameters.seed % len(among)]
+    }
+    among, seed = complete or curves, workload.hyperparameters.seed
+    return among[seed] if seed in among else list(among.values())[seed % len(among)]
 
 
 def _after(curve: Curve) -> AccuracyAfter:

@@ -1,18 +1,61 @@
 """Speeds and pauses of elastic jobs, by the log of a deployment."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
 import numpy as np
 
-from infra.simulation.elastic.workers import WorkerPauses
+from bench.testbed.fleet import SAMPLES_PER_S
+from infra.simulation.elastic.workers import VirtualWorkers, WorkerPauses, measured_steps
 from infra.simulation.simulator import Step
 from schemas.elastic.commands import WorkersAssigned
 from schemas.fleet import RunFinished, RunProgressed
 from schemas.profiles import MeasuredSteps
+
+
+@dataclass(frozen=True)
+class WorkerSpeeds:
+    """Measured steps by number of GPUs.
+
+    Attributes:
+        samples_per_s: median speed of all GPUs together.
+        exchange_parts: median part of a step for the exchange between them.
+        first_report_s: median time of training until steps are first reported.
+    """
+
+    samples_per_s: Mapping[int, float] = field(default_factory=dict)
+    exchange_parts: Mapping[int, float] = field(default_factory=dict)
+    first_report_s: float = 1.0
+
+    def of(self, gpus: int) -> float:
+        """Return the speed of some GPUs; of a number that was not measured, by that of the nearest one."""
+        if not self.samples_per_s:
+            return gpus * SAMPLES_PER_S
+        nearest = min(self.samples_per_s, key=lambda known: (abs(known - gpus), known))
+        return self.samples_per_s[nearest] * gpus / nearest
+
+
+class ObservedWorkers(VirtualWorkers):
+    """See `VirtualWorkers`. Workers are as fast as measured, whatever the cell expects, and report that."""
+
+    def __init__(self, cell: str, speeds: WorkerSpeeds, pauses: WorkerPauses) -> None:
+        super().__init__(cell, 1.0, pauses, speeds.first_report_s)
+        self._speeds = speeds
+
+    def _speed(self, command: WorkersAssigned) -> float:
+        return self._speeds.of(gpus_of(command))
+
+    def _measured(self, command: WorkersAssigned, samples_per_s: float) -> MeasuredSteps:
+        part = self._speeds.exchange_parts.get(gpus_of(command), 0.0)
+        return measured_steps(command, samples_per_s, part)
+
+
+def gpus_of(command: WorkersAssigned) -> int:
+    """Return the number of GPUs of a set of workers."""
+    return command.workload.gpus_per_worker * sum(member.workers for member in command.members)
 
 
 @dataclass
@@ -28,17 +71,13 @@ class _WorkerSets:
         if not self.assigned or self.assigned[-1][1].generation < command.generation:
             self.assigned.append((time_s, command))
 
-    def expected(self, run_id: str) -> float | None:
-        """Return the speed that the zone expected of a run."""
-        return next((each.expected_samples_per_s for _, each in self.assigned if each.run_id == run_id), None)
-
-    def lost(self, pace: float) -> tuple[float, float] | None:
+    def lost(self, known: WorkerSpeeds) -> tuple[float, float] | None:
         """Return the sum of the speeds of later sets over that of the first, and the time in which the first
         would have trained what all would have beyond the job's work, without pauses; None for a job that was
         preempted, or is not over."""
         if self.finished_s is None or any(each.resumes for _, each in self.assigned[1:]):
             return None
-        speeds = [pace * each.expected_samples_per_s for _, each in self.assigned]
+        speeds = [known.of(gpus_of(each)) for _, each in self.assigned]
         times_s = [*(time_s for time_s, _ in self.assigned), self.finished_s]
         spans = (end_s - start_s for start_s, end_s in pairwise(times_s))
         trained = sum(speed * span_s for speed, span_s in zip(speeds, spans, strict=True))
@@ -46,15 +85,15 @@ class _WorkerSets:
         return sum(speeds[1:]) / speeds[0], lost_samples / speeds[0]
 
 
-def worker_times(steps: Sequence[Step], job_ids: frozenset[str]) -> tuple[float, WorkerPauses]:
-    """Measure the pace by the speeds that runs report, over those expected; and the pauses by least squares
-    over jobs: a job's work is what its workers train in the time that their pauses leave.
+def worker_times(steps: Sequence[Step], job_ids: frozenset[str]) -> tuple[WorkerSpeeds, WorkerPauses]:
+    """Measure speeds by the steps that runs report; and the pauses by least squares over jobs: a job's work
+    is what its workers train in the time that their pauses leave.
 
     Raises:
         ValueError: none of the jobs was completed without a preemption.
     """
     jobs: defaultdict[str, _WorkerSets] = defaultdict(_WorkerSets)
-    paces: list[float] = []
+    reports: list[RunProgressed] = []
     for step in steps:
         for decision in step.decisions:
             command = decision.outcome
@@ -63,18 +102,29 @@ def worker_times(steps: Sequence[Step], job_ids: frozenset[str]) -> tuple[float,
         match step.entry.envelope.event:
             case RunFinished() as run if run.job_id in jobs:
                 jobs[run.job_id].finished_s = step.time_s
-            case RunProgressed(measured=MeasuredSteps() as measured) as run if run.job_id in jobs:
-                paces += (
-                    measured.samples_per_s / expected
-                    for expected in _given(jobs[run.job_id].expected(run.run_id))
-                )
-    pace = median(paces) if paces else 1.0
-    lost = [found for job in jobs.values() if (found := job.lost(pace)) is not None]
+            case RunProgressed(measured=MeasuredSteps()) as run if run.job_id in jobs:
+                reports.append(run)
+    speeds = _speeds(reports)
+    lost = [found for job in jobs.values() if (found := job.lost(speeds)) is not None]
     if not lost:
         raise ValueError("no elastic job was completed: nothing to calibrate by")
     start_s, resize_s = _pauses_s(lost)
     # A preempted job begins again, and saves its state before.
-    return pace, WorkerPauses(start_s, resize_s, preemption_s=start_s + resize_s)
+    return speeds, WorkerPauses(start_s, resize_s, preemption_s=start_s + resize_s)
+
+
+def _speeds(reports: Sequence[RunProgressed]) -> WorkerSpeeds:
+    by_gpus: defaultdict[int, list[MeasuredSteps]] = defaultdict(list)
+    first_s: dict[str, float] = {}
+    for report in reports:
+        if report.measured is not None:
+            by_gpus[report.measured.gpus].append(report.measured)
+            first_s.setdefault(report.run_id, report.node_s)
+    return WorkerSpeeds(
+        {gpus: median(each.samples_per_s for each in steps) for gpus, steps in sorted(by_gpus.items())},
+        {gpus: median(each.exchange_s / each.step_s for each in steps) for gpus, steps in by_gpus.items()},
+        median(first_s.values()) if first_s else WorkerSpeeds.first_report_s,
+    )
 
 
 def _pauses_s(lost: Sequence[tuple[float, float]]) -> tuple[float, float]:
@@ -85,8 +135,3 @@ def _pauses_s(lost: Sequence[tuple[float, float]]) -> tuple[float, float]:
     if resize_s < 0:
         start_s, resize_s = lost_s.mean(), 0.0
     return max(float(start_s), 0.0), float(resize_s)
-
-
-def _given(value: float | None) -> Iterator[float]:
-    if value is not None:
-        yield value

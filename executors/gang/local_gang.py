@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from executors.gang.messages import (
@@ -211,7 +211,9 @@ class LocalGang(Generic[C]):
     def _note(self, sender: RankProcess, message: RankProgress | Ended) -> None:
         if sender.joined:
             samples_done = max(message.samples_done, self._standing.samples_done)
-            measured = message.measured if isinstance(message, RankProgress) else None
+            # Steps that were measured between two checkpoints are reported with the second one.
+            newer = message.measured if isinstance(message, RankProgress) else None
+            measured = _mean_of(self._standing.measured, newer)
             self._standing = RunStanding(samples_done, message.loss, message.node_s, measured)
 
     def _note_ended(self, sender: RankProcess, message: Ended) -> None:
@@ -252,3 +254,26 @@ class LocalGang(Generic[C]):
                 self._measured_generation = generation
             self._reported_samples = standing.samples_done
             self._reports.report(RunProgressed, **vars(standing), complete=False)
+            self._standing = replace(standing, measured=None)
+
+
+def _mean_of(earlier: MeasuredSteps | None, later: MeasuredSteps | None) -> MeasuredSteps | None:
+    """Return the mean of the steps of two reports of a generation, weighted by their numbers of steps; one of
+    them may be None."""
+    if earlier is None or later is None or earlier.samples_per_step != later.samples_per_step:
+        return later or earlier
+    steps = earlier.steps + later.steps
+
+    def mean(before: float, now: float) -> float:
+        return (earlier.steps * before + later.steps * now) / steps
+
+    return later.model_copy(
+        update={
+            "steps": steps,
+            "micro_batch_size": max(earlier.micro_batch_size, later.micro_batch_size),
+            "step_s": mean(earlier.step_s, later.step_s),
+            "exchange_s": mean(earlier.exchange_s, later.exchange_s),
+            "loader_s": mean(earlier.loader_s or 0.0, later.loader_s or 0.0),
+            "tokens_per_sample": mean(earlier.tokens_per_sample, later.tokens_per_sample),
+        }
+    )

@@ -101,6 +101,8 @@ class DeploymentSpec:
     """Zones whose executors start with the deployment; None for all. `start_executors` starts the others."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of all services, for settings that differ from their defaults."""
+    node_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Environment variables of executors by node, which precede those of all services."""
 
     @property
     def worker_name(self) -> str:
@@ -305,6 +307,7 @@ class Deployment:
                     **executor_environment(now, node, folders),
                     "MILLRACE_CELL": cell,
                     "MILLRACE_THREADS": str(self.layout.executor_threads),
+                    **self.layout.node_settings.get(node, {}),
                 }
                 launch = self.fork_server.forked(node, environment, "executors.node.process:serve", node)
                 self.executors[cell, node] = Service(f"executor-{cell}-{node}", launch, folders.logs)

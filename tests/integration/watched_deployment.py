@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 from infra.deployment.deployment import Deployment, DeploymentSpec
@@ -135,10 +136,12 @@ def watched(
     folders: Folders,
     settings: Mapping[str, str],
     executors: int,
+    node_settings: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
 ) -> Iterator[Watched]:
     """A deployment on a broker that others may use, with so many executors, all of which are online."""
     target = Target(KafkaConnection(bootstrap_servers=bootstrap_servers), f"watched-{uuid.uuid4().hex[:12]}")
-    deployment = Deployment(DeploymentSpec(cells, folders, target, settings=settings), print, shared_forks())
+    layout = DeploymentSpec(cells, folders, target, settings=settings, node_settings=node_settings)
+    deployment = Deployment(layout, print, shared_forks())
     with deployment.running():
         fleet = kind(deployment)
         fleet.begin()

@@ -13,9 +13,8 @@ PREEMPTION_S = 63.0
 """Time that a preemption costs a job: its checkpoint is written, its workers end, others start elsewhere and
 load it (thesis, section 3.7.5, measured on a testbed)."""
 FIRST_REPORT_S = 60.0
-"""Time after which workers first report measured steps."""
-_REPORTS_S = FIRST_REPORT_S, 2 * FIRST_REPORT_S
-"""Times of the reports of measured steps: later ones would only repeat them."""
+"""Time after which workers first report measured steps. They do so a second time after as long again; later
+reports would only repeat them."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +32,16 @@ class WorkerPauses:
 class VirtualWorkers(VirtualGangs[VirtualJob]):
     """See `VirtualGangs`. Workers are as fast as the cell expects."""
 
-    def __init__(self, cell: str, pace: float, pauses: WorkerPauses = WorkerPauses()) -> None:
+    def __init__(
+        self,
+        cell: str,
+        pace: float,
+        pauses: WorkerPauses = WorkerPauses(),
+        first_report_s: float = FIRST_REPORT_S,
+    ) -> None:
         super().__init__(cell, pace)
         self._pauses = pauses
+        self._reports_s = first_report_s, 2 * first_report_s
 
     def reports(self, command: Command, time_s: float) -> Moments:
         """Report a run's start, and its end with the job's work or with the command that releases the
@@ -57,7 +63,7 @@ class VirtualWorkers(VirtualGangs[VirtualJob]):
         if is_leader:
             yield job.since_s, RunStarted(**fields, samples_done=min(int(job.samples_done), work))
         steps, began_s = self._measured(command, job.samples_per_s) if is_leader else None, job.since_s
-        for node_s in _REPORTS_S if steps is not None else ():
+        for node_s in self._reports_s if steps is not None else ():
             report_s = began_s + node_s
             if report_s < end_s:
                 yield report_s, None

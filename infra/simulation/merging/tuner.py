@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,15 +58,25 @@ class VirtualTuner(VirtualReports):
     Accuracies are measured at the ends of epochs, where jobs reach their targets, and at the last iteration.
     """
 
-    def __init__(self, cell: str, pace: float, truth: Truth | None = None, release_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        cell: str,
+        pace: float,
+        truth: Truth | None = None,
+        release_s: float = 0.0,
+        slowness_at: Callable[[float], float] = lambda _time_s: 1.0,
+    ) -> None:
         """Make the runner.
 
         Args:
             release_s: time from the command that releases a task to the report of its end, in which its
                 checkpoint is written and nothing is trained (s).
+            slowness_at: returns a factor for the steps of an epoch that begins at a time (s), for a machine
+                whose speed changes.
         """
         super().__init__(cell, pace)
         self._release_s = release_s
+        self._slowness_at = slowness_at
         self._truth: Truth = SyntheticTruth() if truth is None else truth
         self._jobs: dict[str, _Progress] = {}
         self._finished_workloads: dict[str, TuningWorkload] = {}
@@ -93,7 +104,7 @@ class VirtualTuner(VirtualReports):
 
     def _profile(self, command: ProfileOrdered, time_s: float) -> Moments:
         workload = command.order.workload
-        step = self._step(workload, (command.gpus,))
+        step = self._step(workload, (command.gpus,), time_s)
         start_s = time_s + self._truth.start_s(workload, command.node in self._warm, is_prewarmed=False)
         self._warm.add(command.node)
         iterations = max(min(command.iterations, int(command.limit_s / step.step_s)), 1)
@@ -180,7 +191,7 @@ class VirtualTuner(VirtualReports):
         task.since_s = start_s
         while left:
             task.jobs = list(left)
-            task.epoch_s = self._epoch_s(list(left.values()), placement)
+            task.epoch_s = self._epoch_s(list(left.values()), placement, task.since_s)
             stops = {id: self._next_stop(order) for id, order in left.items()}
             next_s = {
                 id: task.since_s + max(stop - self._jobs[id].epochs, 0.0) * task.epoch_s[id]
@@ -231,7 +242,7 @@ class VirtualTuner(VirtualReports):
                 accuracy=_accuracy(job.accuracy(job.epochs)),
                 phase="own",
                 partner=None if partner is None else partner.job_id,
-                step=None if is_joint else self._step(order.workload, placement),
+                step=None if is_joint else self._step(order.workload, placement, time_s),
             ),
         )
         since = job.epochs - job.merged_at
@@ -288,10 +299,10 @@ class VirtualTuner(VirtualReports):
                 RunProgressed(**place, samples_done=samples, node_s=node_s, complete=True),
             )
 
-    def _epoch_s(self, orders: list[JobOrder], placement: tuple[int, ...]) -> dict[str, float]:
+    def _epoch_s(self, orders: list[JobOrder], placement: tuple[int, ...], time_s: float) -> dict[str, float]:
         """Return the seconds of an epoch of each job's own data; for two jobs in one run, a step has one of
         each."""
-        steps_s = [self._step(order.workload, placement).step_s for order in orders]
+        steps_s = [self._step(order.workload, placement, time_s).step_s for order in orders]
         if len(orders) == 1:
             (order,), (step_s,) = orders, steps_s
             return {order.job_id: order.workload.iterations_per_epoch * step_s}
@@ -319,9 +330,9 @@ class VirtualTuner(VirtualReports):
     def _samples(self, order: JobOrder) -> int:
         return self._iterations(order) * order.workload.hyperparameters.batch_size
 
-    def _step(self, workload: TuningWorkload, placement: tuple[int, ...]) -> MeasuredStep:
-        step = self._truth.step(workload, placement)
-        times_s = {"step_s": step.step_s / self._pace, "exchange_s": step.exchange_s / self._pace}
+    def _step(self, workload: TuningWorkload, placement: tuple[int, ...], time_s: float) -> MeasuredStep:
+        step, factor = self._truth.step(workload, placement), self._slowness_at(time_s) / self._pace
+        times_s = {"step_s": step.step_s * factor, "exchange_s": step.exchange_s * factor}
         return step.model_copy(update=times_s)
 
     def _run_of(self, command: TaskAssigned | ProfileOrdered, order: JobOrder) -> dict[str, Any]:

@@ -8,7 +8,10 @@ from bench.testbed import fleet
 from bench.testbed.fleet import CELL, Size, cell_of
 from bench.testbed.parts import TESTBEDS, compare_halves
 from bench.testbed.results import results_of
-from infra.simulation.elastic.workers import VirtualWorkers, WorkerPauses
+from bench.testbed.tuning_times import TuningConstants
+from bench.testbed.tuning_truth import ObservedTruth
+from bench.testbed.worker_times import ObservedWorkers, WorkerSpeeds
+from infra.simulation.elastic.workers import WorkerPauses
 from infra.simulation.lora.slots import VirtualSlots
 from infra.simulation.merging.truth import SyntheticTruth
 from infra.simulation.merging.tuner import VirtualTuner
@@ -18,6 +21,7 @@ from schemas.elastic.commands import WorkersAssigned
 from schemas.fleet import RunReport
 from schemas.lora_commands import SlotAssigned
 from schemas.merging.commands import TaskAssigned
+from schemas.merging.workload import TuningWorkload
 
 SIZE = Size(nodes=4, jobs=24)
 START_S = 60.0
@@ -26,7 +30,7 @@ RUNNERS: Mapping[str, tuple[str, Callable[[], VirtualRunner]]] = {
     "auction": (SlotAssigned.RUNNER, lambda: VirtualSlots(CELL, 1.25)),
     "elastic": (
         WorkersAssigned.RUNNER,
-        lambda: VirtualWorkers(CELL, 1.0, WorkerPauses(start_s=6.0, resize_s=3.0)),
+        lambda: ObservedWorkers(CELL, WorkerSpeeds(), WorkerPauses(start_s=6.0, resize_s=3.0)),
     ),
     "merging": (
         TaskAssigned.RUNNER,
@@ -35,13 +39,13 @@ RUNNERS: Mapping[str, tuple[str, Callable[[], VirtualRunner]]] = {
 }
 
 
-def logged(testbed: fleet.Testbed, seed: int = 0) -> list[Step]:
+def logged(testbed: fleet.Testbed, seed: int = 0, runner: VirtualRunner | None = None) -> list[Step]:
     """A log as of a deployment: of a simulation with constants of its own."""
     cell = cell_of(testbed, SIZE.nodes, epoch_s=0.0)
     name, make = RUNNERS[testbed.policy]
     jobs = testbed.jobs(cell, SIZE, seed, START_S)
     steps: list[Step] = []
-    Simulation(cell, jobs, runners={name: make()}, solve_s=0.5).pass_on(steps.append)
+    Simulation(cell, jobs, runners={name: runner or make()}, solve_s=0.5).pass_on(steps.append)
     return steps
 
 
@@ -64,8 +68,28 @@ def test_elastic_pauses_are_found_by_durations() -> None:
 def test_tuning_times_are_those_of_tasks() -> None:
     testbed = TESTBEDS["merging"]
     constants = calibrated(logged(testbed), testbed)
-    assert constants["step_fixed_s"] + constants["step_shared_s"] == pytest.approx(1.0, rel=0.1)
+    assert constants["step_fixed_s"] + 4 * constants["sequence_s"] == pytest.approx(1.0, rel=0.1)
     assert constants["solve_s"] == pytest.approx(0.5)
+
+
+def test_machine_that_becomes_slow_is_simulated() -> None:
+    testbed = TESTBEDS["merging"]
+    truth = SyntheticTruth(step_one_s=2.0, cold_s=9.0, warm_s=1.0)
+    slower = VirtualTuner(CELL, 1.0, truth, slowness_at=lambda time_s: 1.0 if time_s < START_S + 300 else 2.5)
+    found = compare_halves(testbed, logged(testbed, runner=slower))
+    assert found.measured.mean_jct_s > 1.2 * results_of(logged(testbed)).mean_jct_s
+    assert found.error_pct < 10
+    assert found.queuing_error_pct < 10
+
+
+def test_step_follows_most_sequences_of_a_gpu() -> None:
+    constants = TuningConstants(0.1, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    cell = cell_of(TESTBEDS["merging"], SIZE.nodes, epoch_s=0.0)
+    workload = TESTBEDS["merging"].jobs(cell, SIZE, 0, START_S)[0].event.workload
+    assert isinstance(workload, TuningWorkload)
+    truth = ObservedTruth(constants, {}, {})
+    steps_s = [truth.step(workload, (1,) * gpus).step_s for gpus in (1, 2, 3, 4, 8)]
+    assert steps_s == pytest.approx([4.1, 2.1, 2.1, 1.1, 1.1])
 
 
 @pytest.mark.parametrize("policy", list(TESTBEDS))
@@ -85,7 +109,10 @@ def test_calibration_ignores_other_jobs(policy: str) -> None:
     steps = logged(testbed)
     kept_aside = sorted(results_of(steps).jobs)[1::2]
     known = frozenset(results_of(steps).jobs) - set(kept_aside)
-    without = [step for step in steps if not is_report_of(step, kept_aside)]
+    without = [
+        Step(step.time_s, steps[0].entry, step.decisions) if is_report_of(step, kept_aside) else step
+        for step in steps
+    ]
     assert testbed.calibrate(steps, known).constants == testbed.calibrate(without, known).constants
 
 

@@ -156,6 +156,19 @@ def test_meeting_and_gloo_use_only_configured_address(fleet: Fleet) -> None:
     assert (len(leader), len(other)) == (2, 1), "Gloo in both"
 
 
+def test_each_checkpoint_reports_measured_steps(fleet: Fleet) -> None:
+    # Each step is reported to the node, and every few of them to the cell, with a checkpoint.
+    fleet.add("n1", checkpoint_s=0.05, least_sequence_s=0.002)
+    fleet.assign("j", 1, [("n1", 1)], workload(160))
+    fleet.until(fleet.is_over("j", "n1"))
+    reports = [each for each in fleet.reports(RunProgressed, "j") if not each.complete]
+    # The first step does not count, and the first measurement is reported before the checkpoint with it.
+    assert len(reports) > 4
+    steps = [each.measured.steps for each in reports if each.measured is not None]
+    assert len(steps) >= len(reports) - 2
+    assert sum(steps) == (reports[-1].samples_done // 8) - 1, "all but the first"
+
+
 @pytest.mark.long
 def test_slow_worker_gets_less_of_each_batch(fleet: Fleet, alone: Trained) -> None:
     fleet.add("n1", least_sequence_s=0.02)
