@@ -1,6 +1,7 @@
 """Constants of a log of known ones, and a simulation that repeats the log."""
 
 from collections.abc import Callable, Mapping
+from statistics import median
 
 import pytest
 
@@ -75,11 +76,19 @@ def test_tuning_times_are_those_of_tasks() -> None:
 def test_machine_that_becomes_slow_is_simulated() -> None:
     testbed = TESTBEDS["merging"]
     truth = SyntheticTruth(step_one_s=2.0, cold_s=9.0, warm_s=1.0)
-    slower = VirtualTuner(CELL, 1.0, truth, slowness_at=lambda time_s: 1.0 if time_s < START_S + 300 else 2.5)
-    found = compare_halves(testbed, logged(testbed, runner=slower))
-    assert found.measured.mean_jct_s > 1.2 * results_of(logged(testbed)).mean_jct_s
-    assert found.error_pct < 10
-    assert found.queuing_error_pct < 10
+    errors_pct = []
+    for slowness in (1.5, 2.0, 2.5):
+        slower = VirtualTuner(
+            CELL,
+            1.0,
+            truth,
+            slowness_at=lambda time_s, slow=slowness: 1.0 if time_s < START_S + 300 else slow,
+        )
+        found = compare_halves(testbed, logged(testbed, runner=slower))
+        assert found.measured.mean_jct_s > 1.2 * results_of(logged(testbed)).mean_jct_s
+        errors_pct.append(max(found.error_pct, found.queuing_error_pct))
+    # One run proves little: a step that differs by some per cent can change a plan, and all that follows.
+    assert median(errors_pct) < 5
 
 
 def test_step_follows_most_sequences_of_a_gpu() -> None:

@@ -276,7 +276,7 @@ def test_widespread_jobs_need_bounded_steps():
         progress = _begin(hosting, 50)
         assert unlimited > 400_000
         assert pick(hosting, progress, 50, 200_000) < 200_000 + one_more
-        assert progress.taken.sum() == 50
+        assert progress.chosen.sum() == 50
 
 
 @settings(max_examples=examples(200), deadline=None)
