@@ -36,6 +36,8 @@ class MergingEvaluation:
     """Number of merges that were undone without a gain."""
     saved_s: float
     """Time that merges saved, with one GPU."""
+    profile_gpu_s: float
+    """GPU time of ended profile runs, from their order on."""
     preemptions: int
     """Number of times that a job lost its GPUs to others."""
     gain: GainFigures

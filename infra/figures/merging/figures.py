@@ -8,7 +8,7 @@ from typing import Any
 from infra.figures.distribution import Distribution
 from infra.figures.jobs import Jobs
 from infra.figures.merging.evaluation import Fairness, MergingEvaluation
-from infra.figures.merging.jobs import TuningTimeline, active
+from infra.figures.merging.jobs import ProfileRun, TuningTimeline, active
 from infra.figures.merging.merges import Merge
 from infra.figures.nodes import Nodes
 from infra.figures.zone import Table, ZoneFigures
@@ -40,6 +40,7 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
         self._gpus = sum(own.gpus_by_node.values())
         """GPUs of the zone at its start, by which fairness goes."""
         self._undone_merges = 0
+        self._profile_gpu_s = 0.0
         self._first_s: float | None = None
         """Time of the first submission."""
         self._last_s: float | None = None
@@ -62,7 +63,7 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
     @property
     def profiling(self) -> int:
         """Number of jobs in a profile run."""
-        return sum(job.profiled_on is not None for job in self.admitted())
+        return sum(job.profile_run is not None for job in self.admitted())
 
     @property
     def running(self) -> int:
@@ -82,8 +83,8 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
     @property
     def used_gpus(self) -> int:
         """Number of GPUs in use by tasks and profile runs."""
-        profiles = (job.profiled_on for job in self.admitted())
-        return sum(task.gpus for task in self._tasks.values()) + sum(place[1] for place in profiles if place)
+        profiles = (job.profile_run for job in self.admitted())
+        return sum(task.gpus for task in self._tasks.values()) + sum(run.gpus for run in profiles if run)
 
     @property
     def undone(self) -> int:
@@ -111,9 +112,11 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
         self.now_s = max(self.now_s, time_s)
         match outcome:
             case ProfileOrdered() if (job := self._job(outcome.order.job_id)) is not None:
-                job.profiled_on = (outcome.node, outcome.gpus)
+                self._end_profile(time_s, job)
+                job.profile_run = ProfileRun(outcome.node, outcome.gpus, time_s)
             case JobForetold(zone=self._zone) if (job := self._job(outcome.job_id)) is not None:
-                job.profiled_on, job.forecast = None, outcome
+                self._end_profile(time_s, job)
+                job.forecast = outcome
             case SolveRequested(zone=self._zone, has_problem=True):
                 self._note_steps(outcome)
             case TaskChanged(zone=self._zone):
@@ -125,7 +128,7 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
             case MergeEvaluated(zone=self._zone):
                 self._add_verdict(outcome)
             case NodeStatusChanged(status="down"):
-                self._lose(outcome.node)
+                self._lose(time_s, outcome.node)
             case JobOutcome(zone=self._zone, is_of_another_job=False):
                 if (job := self._job(outcome.job_id)) is not None and job.is_over:
                     self._end(time_s, job)
@@ -144,6 +147,7 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
             spatial_share=_share(done, "spatial"),
             merges_undone=self._undone_merges,
             saved_s=self.saved_s,
+            profile_gpu_s=self._profile_gpu_s,
             preemptions=self.totals()["preemptions"],
             gain=self._gain_errors.figures(),
             iterations_alone=self._alone_errors.figures(),
@@ -207,8 +211,8 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
         """Return the number of a node's GPUs in use by tasks and profile runs."""
         members = (member for task in self._tasks.values() for member in task.members)
         used = sum(member.gpus for member in members if member.node == node)
-        profiles = (job.profiled_on for job in self.admitted())
-        return used + sum(place[1] for place in profiles if place is not None and place[0] == node)
+        profiles = (job.profile_run for job in self.admitted())
+        return used + sum(run.gpus for run in profiles if run is not None and run.node == node)
 
     def _change(self, time_s: float, change: TaskChanged) -> None:
         self._clear(time_s, change.task_id)
@@ -253,16 +257,22 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
         if verdict.iterations > 0:
             self._merged_errors.add(verdict.foretold_iterations, verdict.iterations)
 
-    def _lose(self, node: str) -> None:
+    def _lose(self, time_s: float, node: str) -> None:
         """End the profile runs on a lost node; each of its tasks has a decision of its own."""
         for job in self.admitted():
-            if job.profiled_on is not None and job.profiled_on[0] == node:
-                job.profiled_on = None
+            if job.profile_run is not None and job.profile_run.node == node:
+                self._end_profile(time_s, job)
+
+    def _end_profile(self, time_s: float, job: TuningTimeline) -> None:
+        if job.profile_run is not None:
+            self._profile_gpu_s += job.profile_run.gpus * (time_s - job.profile_run.since_s)
+        job.profile_run = None
 
     def _end(self, time_s: float, job: TuningTimeline) -> None:
         if job.finished_s is None:
             self._last_s = time_s
-        task, job.task, job.profiled_on = job.task, None, None
+        self._end_profile(time_s, job)
+        task, job.task = job.task, None
         if task is not None and task.job_ids == (job.job_id,):
             self._tasks.pop(task.task_id, None)
         # A job without a verdict ran alone; its first forecast precedes any estimate.

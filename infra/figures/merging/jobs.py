@@ -2,7 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from infra.figures.jobs import JobTimeline
 from infra.figures.merging.merges import Merge
@@ -11,14 +11,21 @@ from schemas.merging.workload import TuningWorkload
 from solvers.merging.fairness import Finished
 
 
+class ProfileRun(NamedTuple):
+    """A profile run that is not over."""
+
+    node: str
+    gpus: int
+    since_s: float
+
+
 @dataclass(eq=False)
 class TuningTimeline(JobTimeline):
     """A job, its tasks and its last merge."""
 
     task: TaskChanged | None = None
     """Its task with GPUs; in a temporal merge, the receiver's too."""
-    profiled_on: tuple[str, int] | None = None
-    """Node of its profile run, and number of GPUs there; None without such a run now."""
+    profile_run: ProfileRun | None = None
     accuracy: float | None = None
     """Best accuracy of its training, without that in an undone merge."""
     preemptions: int = 0

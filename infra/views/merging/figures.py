@@ -54,9 +54,8 @@ class MergingFiguresView(FiguresView[MergingFigures, TuningTimeline]):
         if job.payment_micros is None:
             return {}
         cells = {"waited": lasting(job.waited_s(figures.now_s))}
-        if job.profiled_on is not None:
-            node, gpus = job.profiled_on
-            cells["GPUs"] = f"{gpus} on {node}, profiling"
+        if job.profile_run is not None:
+            cells["GPUs"] = f"{job.profile_run.gpus} on {job.profile_run.node}, profiling"
         if job.task is not None:
             if job.is_training:
                 cells["GPUs"] = f"{job.task.gpus} on {places(job.task.members)}"

@@ -38,6 +38,12 @@ def test_profile_run_is_shown_as_such() -> None:
     assert figures(seen).used_gpus == 1
 
 
+def test_profile_run_costs_its_gpu_time() -> None:
+    # One job is profiled for all three, from its submission to the second tick.
+    costs_gpu_s = [figures(board_at(merged_run(), at_s)).as_json()["profile_gpu_s"] for at_s in (0.0, END_S)]
+    assert costs_gpu_s == [0.0, 5.0]
+
+
 def test_waiting_jobs_have_no_gpus() -> None:
     seen = board_at(merged_run(), 120.0)
     assert cells(seen, "zero") == {"waited": "10 s", "GPUs": "1 on n0 x1"}
