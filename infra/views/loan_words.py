@@ -69,8 +69,8 @@ def _changed(loan: LoanChanged) -> str:
         case "on_loan":
             return f"{loan.server} of zone {loan.owner} is on loan to zone {loan.borrower}"
         case "draining":
-            by = "" if loan.due_s is None else f", to be back by {written(loan.due_s)}"
-            return f"{loan.server} is on its way back from zone {loan.borrower} to {loan.owner}{by}"
+            by = "" if loan.due_s is None else f" by {written(loan.due_s)}"
+            return f"{loan.server} drains: it returns from zone {loan.borrower} to {loan.owner}{by}"
         case "returned":
             return f"{loan.server} is back from zone {loan.borrower} in zone {loan.owner}"
 

@@ -41,7 +41,7 @@ def describe(record: Event | Outcome, policy: str | None = None) -> list[str]:
             terms, *more = _of(record.terms)
             return [f"{record.user} {terms}", *more, *_of(record.workload)]
         case JobWithdrawalRequested():
-            return [f"{record.user} gives the job up"]
+            return [f"{record.user} withdraws the job"]
         case JobAdmitted():
             pays = units(record.payment_micros)
             return [f"admitted ({record.reason}): pays {pays}", *_behind(record.evidence)]
@@ -122,7 +122,7 @@ def _happening(decision: Decision, policy: str | None) -> str | None:
         case SolveRequested():
             return f"zone {outcome.zone} asks a solver: {outcome.question.kind}"
         case NodeStatusChanged(reason="awaited"):
-            return f"{outcome.node} is to come online"
+            return f"{outcome.node} must announce itself"
         case NodeStatusChanged():
             return f"{outcome.node} is {outcome.status} ({outcome.reason})"
         case NodeMoved(to_zone=None):

@@ -8,7 +8,7 @@ from typing import Any
 from infra.figures.distribution import Distribution
 from infra.figures.jobs import Jobs
 from infra.figures.merging.evaluation import Fairness, MergingEvaluation
-from infra.figures.merging.jobs import ProfileRun, TuningTimeline, active
+from infra.figures.merging.jobs import PresentProfileRun, TuningTimeline, active
 from infra.figures.merging.merges import Merge
 from infra.figures.nodes import Nodes
 from infra.figures.zone import Table, ZoneFigures
@@ -113,7 +113,7 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
         match outcome:
             case ProfileOrdered() if (job := self._job(outcome.order.job_id)) is not None:
                 self._end_profile(time_s, job)
-                job.profile_run = ProfileRun(outcome.node, outcome.gpus, time_s)
+                job.profile_run = PresentProfileRun(outcome.node, outcome.gpus, time_s)
             case JobForetold(zone=self._zone) if (job := self._job(outcome.job_id)) is not None:
                 self._end_profile(time_s, job)
                 job.forecast = outcome

@@ -11,7 +11,7 @@ from schemas.merging.workload import TuningWorkload
 from solvers.merging.fairness import Finished
 
 
-class ProfileRun(NamedTuple):
+class PresentProfileRun(NamedTuple):
     """A profile run that is not over."""
 
     node: str
@@ -25,7 +25,7 @@ class TuningTimeline(JobTimeline):
 
     task: TaskChanged | None = None
     """Its task with GPUs; in a temporal merge, the receiver's too."""
-    profile_run: ProfileRun | None = None
+    profile_run: PresentProfileRun | None = None
     accuracy: float | None = None
     """Best accuracy of its training, without that in an undone merge."""
     preemptions: int = 0

@@ -71,7 +71,7 @@ class ElasticView(PolicyView):
             case WorkersAssigned():
                 here = sum(member.workers for member in record.members if member.node == record.node)
                 workers = counted(sum(member.workers for member in record.members), "worker")
-                doing = "starts" if record.resumes else "goes on with"
+                doing = "starts" if record.resumes else "continues with"
                 at = f"generation {record.generation}, from {record.resume_samples} samples"
                 return [f"{record.node} {doing} {here} of {workers}: {at}"]
             case WorkersReleased():
@@ -168,7 +168,7 @@ def _resized(size: JobResized) -> Iterator[str]:
         case "moved":
             yield f"keeps {workers}, in other places{where}"
         case "servers_reclaimed":
-            yield f"goes on with {workers}, {-difference} fewer{where}: {why}"
+            yield f"continues with {workers}, {-difference} fewer{where}: {why}"
         case "preempted":
             yield f"preempted, loses {before} and is queued again: {why}"
         case "node_lost":

@@ -57,7 +57,7 @@ def forecast_words(record: JobForetold) -> Iterator[str]:
     iterations = counted(record.iterations, "iteration")
     match record.reason:
         case "profiled":
-            yield f"profiled; not yet estimated, it is taken to need {iterations}"
+            yield f"profiled; not yet estimated, assumed to need {iterations}"
         case "estimated":
             yield f"estimated: {iterations} until its target"
         case "kind_known":
@@ -121,7 +121,7 @@ def changed_words(change: TaskChanged) -> Iterator[str]:
             source = f", from the adapter of {change.foretold[0].partner}" if change.foretold else ""
             yield f"{change.reason} with {gpus}{where}{source}"
         case "reallocated":
-            yield f"goes on with {gpus}, {change.gpus_before} before{where}"
+            yield f"continues with {gpus}, {change.gpus_before} before{where}"
         case "merged":
             yield f"merged, {chain(change)}, with {gpus}{where}: {_HOW[change.mode]}"
         case "separated":
@@ -139,12 +139,12 @@ def changed_words(change: TaskChanged) -> Iterator[str]:
         case "job_over" if change.mode == "temporal":
             yield f"begins with {gpus}{where}, from the weights that its donor has left"
         case "job_over":
-            yield f"goes on with {gpus}{where}, the other job being done"
+            yield f"continues with {gpus}{where}, the other job being done"
         case "withdrawn":
             yield f"ends with {before}, as a job is withdrawn"
     yield from (_merge_words(each) for each in change.foretold if each.iterations != each.iterations_alone)
     if change.gpus:
-        yield f"what is left is taken to need {lasting(change.remaining_s)} with these GPUs"
+        yield f"the rest is expected to take {lasting(change.remaining_s)} with these GPUs"
 
 
 def judged_words(record: MergeEvaluated) -> Iterator[str]:

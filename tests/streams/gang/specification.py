@@ -116,7 +116,7 @@ class Specification:
             self._return()
 
     def withdrawn(self) -> None:
-        """The user gives the job up."""
+        """The user withdraws the job."""
         if self.ending is None:
             self.ending = "withdrawn"
             self.in_force = ()

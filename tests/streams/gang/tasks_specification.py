@@ -317,7 +317,7 @@ class TasksSpecification:
         self.settle()
 
     def withdrawn(self, job: SpecifiedJob) -> None:
-        """The user gives the job up."""
+        """The user withdraws the job."""
         self._put_back(job, ending="withdrawn")
         job.withdrawn()
         self.settle()

@@ -100,7 +100,7 @@ def test_profiles_plans_and_merges_are_watched() -> None:
     lines = watched_lines(merged_run())
     for line in (
         "zero queued: other jobs that wait: 0; it is profiled first",
-        "zero: profiled; not yet estimated, it is taken to need 1000 iterations",
+        "zero: profiled; not yet estimated, assumed to need 1000 iterations",
         "zero: estimated: 1000 iterations until its target",
         "zone z: a solver is asked to share 1 GPU among 2 jobs; 1 pair of kinds may merge",
         "zone z: a plan gives GPUs to 1 task",

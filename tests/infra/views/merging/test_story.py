@@ -23,7 +23,7 @@ def test_job_shows_target_and_profile() -> None:
         "n0 has profiled it: loss 2.0000 to 0.7800 in 8 iterations",
         "a step takes 1 s with 1 GPU, micro-batch 8 x 1",
         "accuracy 0.1000 untrained; data loader 0.5 s, 800 records; 2 GiB; embedding of 3 values",
-        "profiled; not yet estimated, it is taken to need 1000 iterations",
+        "profiled; not yet estimated, assumed to need 1000 iterations",
         "estimated: 1000 iterations until its target",
         "a step takes 1 s with the fewest GPUs, its data loader 0.5 s, and it needs 2 GiB besides the base "
         "model",
