@@ -20,11 +20,11 @@ NO_PACKAGES := { echo "make install: packages cannot be fetched: check the netwo
 
 $(STAMP): requirements.lock pyproject.toml
 	@echo "Millrace is installed into $(VENV): half a minute, and longer where packages are downloaded first"
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --retries 1 uv || $(NO_PACKAGES)
-	$(BIN)/uv pip install --python $(BIN)/python --require-hashes -r requirements.lock || $(NO_PACKAGES)
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
-	touch $@
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --retries 1 uv || $(NO_PACKAGES)
+	@$(BIN)/uv pip install --python $(BIN)/python --require-hashes -r requirements.lock || $(NO_PACKAGES)
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
+	@touch $@
 
 install: $(STAMP)
 

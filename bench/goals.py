@@ -60,11 +60,11 @@ class Goal:
         never does."""
         if not math.isfinite(value):
             return False
-        if self.at_most is not None and value > self.at_most * (1 + margin):
+        if self.at_most is not None and value > self.at_most + margin * abs(self.at_most):
             return False
-        if self.above is not None and value <= self.above * (1 - margin):
+        if self.above is not None and value <= self.above - margin * abs(self.above):
             return False
-        return self.at_least is None or value >= self.at_least * (1 - margin)
+        return self.at_least is None or value >= self.at_least - margin * abs(self.at_least)
 
     def binds(self, quick: bool) -> bool:
         """Return whether there is a goal and it applies to a form."""

@@ -59,7 +59,7 @@ class FileLock:
             file = self._lock.acquire(timeout=timeout_s)
         except LockException:
             written = self._path.read_text().strip()
-            raise LockedError(self._path, int(written) if written else None) from None
+            raise LockedError(self._path, int(written) if written.isdecimal() else None) from None
         # Unbuffered: after an error of a full disk, no text may be left in a buffer.
         try:
             os.ftruncate(file.fileno(), 0)

@@ -159,6 +159,8 @@ def _simultaneous(run: Sequence[TraceJob]) -> bool:
 
 
 def _scaled(arrivals: list[Arrival], span_s: float) -> list[Arrival]:
+    if not arrivals:
+        return []
     start_s, end_s = arrivals[0].offset_s, arrivals[-1].offset_s
     scale = span_s / (end_s - start_s) if end_s > start_s else 0.0
     return [

@@ -72,7 +72,7 @@ class NoiseScale:
 
 
 def candidates(batch: int, least: int, most: int) -> Iterator[int]:
-    """Yield a batch, its halves and its doubles between two bounds."""
+    """Yield a batch, and those of its halves and doubles that lie between two bounds."""
     yield batch
     larger = batch * 2
     while larger <= most:

@@ -43,6 +43,13 @@ def test_the_gate_allows_the_margin_alone():
     assert report("spine", [Measurement(name, inside, "")], True, 0)["figures"][0]["met"] is False
 
 
+def test_margin_of_a_negative_goal_allows_more() -> None:
+    assert goal(at_least=-10).met(-10.5, margin=0.1)
+    assert goal(at_most=-10).met(-9.5, margin=0.1)
+    assert goal(above=-10).met(-10.5, margin=0.1)
+    assert not goal(at_least=-10).met(-11.5, margin=0.1)
+
+
 def measured(value: float, runs: int = 5) -> Measurement:
     return Measurement("gain", value, "", runs)
 

@@ -1,11 +1,9 @@
 """Decisions of the policy, in a process that has it installed next to the product."""
 
-from typing import Any
-
 import msgpack
 import pytest
 
-from schemas.base import Event, Outcome
+from schemas.base import Outcome
 from schemas.cells import Borrower, Lending, Node
 from schemas.changes import NodeCordoned, NodeRetired
 from schemas.codec import Decision, decode_decision
@@ -46,9 +44,6 @@ POLICY = LinePolicy()
 
 class RestoredBench(Bench):
     """Checks the invariants after each event, and restores the cell."""
-
-    def send(self, *events: Event) -> list[Any]:
-        return super().send(*events)
 
     def _handle(self, entry: LedgerEvent) -> list[Decision]:
         decisions = self.cell.handle(entry)

@@ -25,6 +25,10 @@ def test_the_same_seed_draws_the_same_arrivals():
     assert generate(50, 100.0, 1) != generate(50, 100.0, 2)
 
 
+def test_generated_arrivals_may_be_none():
+    assert generate(0, 100.0, 1) == []
+
+
 def test_arrivals_fill_the_span_in_order(generated):
     offsets = [arrival.offset_s for arrival in generated]
     assert offsets == sorted(offsets)
