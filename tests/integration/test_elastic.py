@@ -121,7 +121,8 @@ def test_job_of_unknown_speed_is_measured_and_grows(fleet: Fleet) -> None:
 @pytest.mark.drill
 def test_inelastic_job_resumes_after_preemption_on_loan(fleet: Fleet) -> None:
     reclaims, work_samples = len(fleet.decided(ReclaimEnded)), 1_000
-    fleet.submit("first", 10**7)
+    # Declared as slower than it is, so it gives way to no job.
+    fleet.submit("first", 10**7, samples_per_s=10.0)
     until(lambda: fleet.starts("first", OWN), "the training server is taken")
     fleet.submit("second", work_samples, fungible=True)
     fleet.load = QUIET
