@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from infra.figures.jobs import Jobs, JobTimeline
+from infra.figures.jobs import Jobs, JobTimeline, ReportedRun
 from infra.figures.loans import CellLoans
 from infra.figures.messages import Messages
 from infra.figures.nodes import Nodes
@@ -15,8 +15,12 @@ from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
 from schemas.codec import Decision
 from schemas.decisions import EventFaulted, ZoneAccepted
+from schemas.fleet import RunReport
 from schemas.solves import SolveFinished
 from streams.cell.cell import LedgerEvent
+
+_RUNS_KEPT = 1_000
+"""Number of the latest runs of a job that are kept where jobs leave the figures."""
 
 
 @dataclass
@@ -121,6 +125,8 @@ class Board:
                 self.solves.count(event)
         time_s = self._now_s if time_s is None else time_s
         self.jobs.fold_event(time_s, entry.envelope)
+        if isinstance(event, RunReport) and event.job_id in self.jobs.by_id:
+            self._drop_runs(self.jobs.by_id[event.job_id])
         self.loans.fold_event(entry.envelope)
         for figures in self.zones.values():
             with self._surviving(event.TYPE):
@@ -185,12 +191,18 @@ class Board:
     def busy_s(self, job: JobTimeline) -> dict[int, float]:
         """Return the time (s) that the samples of each run of a job take at its node's full speed, by the
         run's number."""
-        busy_s: dict[int, float] = {}
-        for (node, _), run in job.runs.items():
-            speed = self.nodes.samples_per_s(node, job.zone, run.time_s)
-            if speed is not None:  # a cell ignores reports of nodes of other zones
-                busy_s[run.number] = max(run.samples_done - run.first_samples, 0) / speed
-        return busy_s
+        return {run.number: self._busy_s(job, node, run) for (node, _), run in job.runs.items()}
+
+    def _busy_s(self, job: JobTimeline, node: str, run: ReportedRun) -> float:
+        speed = self.nodes.samples_per_s(node, job.zone, run.time_s)
+        # A cell ignores reports of nodes of other zones.
+        return 0.0 if speed is None else max(run.samples_done - run.first_samples, 0) / speed
+
+    def _drop_runs(self, job: JobTimeline) -> None:
+        """Keep the latest runs of a job whose generations have no end, such as a service."""
+        while self.jobs.kept is not None and len(job.runs) > _RUNS_KEPT:
+            node, run_id = next(iter(job.runs))
+            self.left_busy_s += self._busy_s(job, node, job.runs.pop((node, run_id)))
 
     @property
     def waiting(self) -> int:

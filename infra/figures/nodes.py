@@ -1,5 +1,6 @@
 """The present state of a cell's nodes, folded from its log."""
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -11,6 +12,10 @@ from schemas.codec import Decision, Envelope
 from schemas.decisions import NodeMoved, NodeStatus, NodeStatusChanged, ZoneAccepted
 from schemas.fleet import SignOfLife
 
+_SPEEDS_KEPT = 100
+"""Number of the latest speeds of a node in a zone that are kept."""
+_LEFT_KEPT = 1_000
+"""Number of the latest nodes that left, and places of lent ones, whose speeds are kept."""
 UNSEEN: Literal["unseen"] = "unseen"
 """Status of a node before its first report."""
 
@@ -42,8 +47,10 @@ class Nodes:
     """Present configurations of the zones."""
     _changes: dict[str, NodeRegistered | ZoneConfigured] = field(default_factory=dict)
     """Changes by event id, from the last one with a decision on; rejected ones included."""
-    _speeds: dict[tuple[str, str], list[tuple[float, float]]] = field(default_factory=dict)
-    """Start and samples per second of each speed, by node and zone."""
+    _speeds: dict[tuple[str, str], deque[tuple[float, float]]] = field(default_factory=dict)
+    """Start and samples per second of the latest speeds, by node and zone."""
+    _left: dict[tuple[str, str], None] = field(default_factory=dict)
+    """Those of `_speeds` whose node does not serve that zone any more, in the order in which they left."""
     _present_at_first: int = 0
     """Number of nodes before the first tick."""
     _left_less_joined_s: float = 0.0
@@ -98,7 +105,7 @@ class Nodes:
 
     def samples_per_s(self, node: str, zone: str, time_s: float) -> float | None:
         """Return a node's speed in a zone, as configured at that time; None if it did not serve the zone."""
-        speeds = reversed(self._speeds.get((node, zone), []))
+        speeds = reversed(self._speeds.get((node, zone), ()))
         return next((speed for since_s, speed in speeds if since_s <= time_s), None)
 
     def _join(self, zone: str, node: ConfiguredNode, time_s: float | None) -> None:
@@ -114,9 +121,11 @@ class Nodes:
                 if outcome.reason in ("cordoned", "uncordoned"):
                     node.is_cordoned = outcome.reason == "cordoned"
             case NodeMoved(to_zone=None):
+                self._leave(node)
                 del self.by_id[node.node]
                 self._count(-1, time_s)
             case NodeMoved(to_zone=str() as zone):
+                self._leave(node)
                 node.zone = zone
                 self._note_speeds([node], time_s)
                 if node.status == "leaving":  # other states have no new decision
@@ -134,9 +143,17 @@ class Nodes:
         for node in nodes:
             types = self.zones[node.zone].gpu_types
             speed = next(gpu.samples_per_s for gpu in types if gpu.name == node.gpu_type)
-            speeds = self._speeds.setdefault((node.node, node.zone), [])
+            key = node.node, node.zone
+            self._left.pop(key, None)
+            speeds = self._speeds.setdefault(key, deque(maxlen=_SPEEDS_KEPT))
             if not speeds or speeds[-1][1] != speed:
                 speeds.append((time_s or 0.0, speed))
+
+    def _leave(self, node: NodeState) -> None:
+        self._left[node.node, node.zone] = None
+        while len(self._left) > _LEFT_KEPT:
+            oldest = next(iter(self._left))
+            del self._left[oldest], self._speeds[oldest]
 
     def _count(self, joined: int, time_s: float | None) -> None:
         """Count a node that has joined, or, if `joined` is -1, left."""

@@ -1,6 +1,5 @@
 """Figures of an elastic zone: workers, reclaims, and the measures of the thesis (section 3.7)."""
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from statistics import median
@@ -25,6 +24,9 @@ from schemas.fleet import RunFinished, RunStarted
 from schemas.inference import InferenceLoadReported
 from schemas.jobs import JobSubmitted
 from schemas.loans import LoanChanged, ReclaimEnded, ReclaimPlanned
+
+_HOURS_KEPT = 24 * 366
+"""Number of the latest hours of usage that are kept where jobs leave the figures."""
 
 
 class ElasticFigures(ZoneFigures[ElasticTimeline]):
@@ -53,18 +55,20 @@ class ElasticFigures(ZoneFigures[ElasticTimeline]):
         """All GPUs of each zone that lends."""
         self._serving = dict.fromkeys(self._lent_gpus, 0.0)
         self._start_s = self.now_s = cell.epoch_s
-        self._usage = GpuUsage(cell.epoch_s, most_hours=jobs.kept)
+        self._usage = GpuUsage(cell.epoch_s, most_hours=None if jobs.kept is None else _HOURS_KEPT)
         self._until_last_input = (cell.epoch_s, GpuSeconds())
         self._placed: dict[str, list[tuple[Integral, int]]] = {}
         """Uses of GPUs by each running job."""
         self.workers_on: Counter[str] = Counter()
         """Number of workers by node."""
         self._borrowed: set[str] = set()
-        """Servers that were ever on loan to the zone."""
+        """Servers of the cell that were ever on loan to the zone."""
         self._reclaims = self._reclaimed_servers = self._reclaimed_gpus = self._overdue = 0
         self._preempting_servers = self._collateral_gpus = 0
-        self._profile_gpu_s: list[float] = []
-        """GPU time of each run to measure a job."""
+        self._profiled = 0
+        """Number of jobs that were measured."""
+        self._profile_gpu_s = 0.0
+        """GPU time of the runs that measured them."""
         self.staffed: ZoneStaffed | None = None
         """Latest report of the zone."""
 
@@ -123,7 +127,8 @@ class ElasticFigures(ZoneFigures[ElasticTimeline]):
                 if (job := self._job(outcome.job_id)) is not None:
                     job.ordered_per_s = outcome.expected_samples_per_s
             case JobProfiled(zone=self._zone) if outcome.expected_from == "assumed":
-                self._profile_gpu_s.append(outcome.profile_gpu_s)
+                self._profiled += 1
+                self._profile_gpu_s += outcome.profile_gpu_s
                 if (job := self._job(outcome.job_id)) is not None:
                     job.expected_per_s = outcome.samples_per_s
             case JobOutcome(zone=self._zone, is_of_another_job=False):
@@ -135,6 +140,9 @@ class ElasticFigures(ZoneFigures[ElasticTimeline]):
                 gpus = self._gpus_of[outcome.node]
                 arrives, leaves = outcome.to_zone == self._zone, outcome.from_zone == self._zone
                 self._usage.loaned.change(time_s, gpus * (arrives - leaves))
+                if outcome.to_zone is None:
+                    del self._gpus_of[outcome.node]
+                    self._borrowed.discard(outcome.node)
             case ReclaimPlanned():
                 servers = [server for server in outcome.servers if server in self._borrowed]
                 self._reclaims += bool(servers)
@@ -175,10 +183,10 @@ class ElasticFigures(ZoneFigures[ElasticTimeline]):
             collateral_damage=_part(self._collateral_gpus, self._reclaimed_gpus),
             overdue_reclaims=self._overdue,
             running_time_error_pct=median(errors_pct) if errors_pct else 0.0,
-            profiled=len(self._profile_gpu_s),
+            profiled=self._profiled,
             profile_cost_pct=100
             * _part(
-                math.fsum(self._profile_gpu_s) / max(len(self._profile_gpu_s), 1),
+                self._profile_gpu_s / max(self._profiled, 1),
                 (gpu_s.own + gpu_s.on_loaned) / max(self.submitted, 1),
             ),
         )

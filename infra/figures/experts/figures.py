@@ -16,6 +16,9 @@ from schemas.cells import CellConfigured
 from schemas.experts.outcomes import PlacementDecided, PlacementReason, RanksChanged, RanksChangeReason
 from schemas.experts.reports import RoutingReport
 
+_ROWS_KEPT = 10_000
+"""Number of the latest rows of placements that are kept where jobs leave the figures."""
+
 
 class ExpertsFigures(ZoneFigures[MoeTimeline]):
     """Figures of one experts zone. Counts are of all jobs; times and loads are of those that are kept."""
@@ -24,7 +27,7 @@ class ExpertsFigures(ZoneFigures[MoeTimeline]):
 
     def __init__(self, cell: CellConfigured, zone: str, jobs: Jobs, nodes: Nodes) -> None:
         super().__init__(cell, zone, jobs, nodes)
-        self._layers: deque[dict[str, Any]] = deque(maxlen=jobs.kept)
+        self._layers: deque[dict[str, Any]] = deque(maxlen=None if jobs.kept is None else _ROWS_KEPT)
         """Rows of the latest decisions per layer."""
 
     @property

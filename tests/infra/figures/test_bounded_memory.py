@@ -2,7 +2,8 @@
 
 import gc
 import hashlib
-from collections.abc import Iterator
+import pickle
+from collections.abc import Iterable, Iterator
 
 import pytest
 
@@ -11,9 +12,10 @@ from infra.figures.jobs import Jobs, JobTimeline, ReportedRun
 from infra.figures.summary import summarise
 from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
+from schemas.changes import NodeRegistered, NodeRetired
 from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
-from schemas.decisions import EventIgnored, JobAdmitted, JobCompleted, JobRejected
+from schemas.decisions import EventIgnored, JobAdmitted, JobCompleted, JobRejected, NodeMoved
 from schemas.elastic.commands import Member
 from schemas.elastic.outcomes import JobResized, QueuedJob, ResizeReason
 from schemas.fleet import RunFinished, RunStarted
@@ -89,9 +91,13 @@ def log(jobs: int) -> Iterator[tuple[str, Event, list[Outcome]]]:
 
 
 def folded(jobs: int, kept: int | None) -> Board:
+    return board_of(log(jobs), kept)
+
+
+def board_of(records: Iterable[tuple[str, Event, list[Outcome]]], kept: int | None) -> Board:
     board = Board("c", Jobs(kept))
     time_s: float | None = None
-    for offset, (id, event, outcomes) in enumerate(log(jobs)):
+    for offset, (id, event, outcomes) in enumerate(records):
         time_s = event.time_s if isinstance(event, ClockTicked) else time_s
         board.fold_event(LedgerEvent(offset, Envelope(id, "/test", "", event)))
         for index, outcome in enumerate(outcomes):
@@ -133,3 +139,25 @@ def test_counts_match_a_board_that_keeps_all() -> None:
 def test_the_latest_jobs_are_kept() -> None:
     board = folded(1_000, KEPT)
     assert list(board.jobs.by_id) == [f"j{number}" for number in range(900, 1_000)]
+
+
+def generations(count: int) -> Iterator[tuple[str, Event, list[Outcome]]]:
+    """A job with so many generations, while as many other nodes join the zone and leave the cell."""
+    yield "configured", elastic_cell(1), []
+    job = submit("endless", 600.0)
+    assert isinstance(job, JobSubmitted)
+    yield "e", job, [admitted(job), resized(job, "started", 1)]
+    for number in range(count):
+        node, run = f"n{number}", {"cell": "c", "node": "s0", "run_id": f"{number}/endless"}
+        yield f"t{number}", ClockTicked(cell="c", time_s=10.0 * number), []
+        yield f"s{number}", RunStarted(**run, job_id="endless", samples_done=0), []
+        registered = NodeRegistered(cell="c", node=node, zone="z", gpu_type="V100", tariff="flat")
+        moved = {"node": node, "reason": "registered"}
+        yield f"j{number}", registered, [NodeMoved(**moved, from_zone=None, to_zone="z")]
+        retired = NodeRetired(cell="c", node=node)
+        yield f"r{number}", retired, [NodeMoved(node=node, reason="retired", from_zone="z", to_zone=None)]
+
+
+def test_endless_job_and_passing_nodes_are_bounded() -> None:
+    small, large = (len(pickle.dumps(board_of(generations(count), KEPT))) for count in (3_000, 6_000))
+    assert large < 1.02 * small
