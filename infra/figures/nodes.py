@@ -50,7 +50,7 @@ class Nodes:
     _speeds: dict[tuple[str, str], deque[tuple[float, float]]] = field(default_factory=dict)
     """Start and samples per second of the latest speeds, by node and zone."""
     _left: dict[tuple[str, str], None] = field(default_factory=dict)
-    """Those of `_speeds` whose node does not serve that zone any more, in the order in which they left."""
+    """Keys of `_speeds` whose node has left that zone, in the order of leaving."""
     _present_at_first: int = 0
     """Number of nodes before the first tick."""
     _left_less_joined_s: float = 0.0

@@ -82,6 +82,10 @@ class ForgetfulGang(CountedGang):
 class PlainGangs(SingleJobGangs[CountedGang, str]):
     """Gangs of a policy that adds nothing."""
 
+    def begin(self, job: CountedGang, members: tuple[str, ...]) -> None:
+        """Begin the next generation, of one process on each node."""
+        self._begin_generation(job, job.generation + 1, dict.fromkeys(members, 1))
+
     def _changed(self, job: CountedGang, width_before: int, why: Why[str]) -> Outcome:
         return Changed(reason=why.reason)
 
@@ -184,9 +188,7 @@ class History:
 
     def _begin(self) -> None:
         members = tuple(self.rng.sample(NODES, self.rng.randint(1, len(NODES))))
-        self.job.generation += 1
-        self.job.members, self.job.leader = dict.fromkeys(members, 1), members[0]
-        self.job.mark_seen(self.orders.elapsed_s)
+        self.gangs.begin(self.job, members)
         self.model.begin(members)
 
     def _fall_silent(self) -> None:
