@@ -77,8 +77,8 @@ def summary(place: str) -> str:
             case ast.FunctionDef(name=name) if name == attribute:
                 return (ast.get_docstring(node) or "").partition("\n")[0]
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as typer_app) if name == attribute:
-                (says,) = (each.value for each in typer_app.keywords if each.arg == "help")
-                return str(ast.literal_eval(says))
+                (help_text,) = (each.value for each in typer_app.keywords if each.arg == "help")
+                return str(ast.literal_eval(help_text))
     raise LookupError(f"{place} is not a command")
 
 

@@ -137,13 +137,13 @@ def two_names(world: World, rng: random.Random) -> Strategy:
     room from others."""
     first, second = (round(world.value_micros * math.exp(rng.gauss(0.3, 0.8))) for _ in range(2))
     waits = rng.random() < 0.5
-    takes_room = rng.random() < 0.5
+    withdraws_first = rng.random() < 0.5
 
     def strategy(play: Play) -> tuple[str, ...]:
         play.bid("trial", first, world.task, name=1)
         if waits:
             play.others_follow()
-        if takes_room:
+        if withdraws_first:
             play.withdraw("trial", name=1)
         play.bid(JOB, second, world.task)
         if {"trial", JOB} <= play.live:

@@ -51,14 +51,14 @@ def measured(device: torch.device, weights: Iterable[Tensor], own_bytes: int) ->
         weights: weights of the base model and of adapters, which are held without the step, too.
         own_bytes: memory that the task holds all the time.
     """
-    taken = StepMemory(own_bytes)
+    memory = StepMemory(own_bytes)
     if device.type == "cuda":
         held_bytes = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
         try:
-            yield taken
+            yield memory
         finally:
-            taken.bytes += max(torch.cuda.max_memory_allocated(device) - held_bytes, 0)
+            memory.bytes += max(torch.cuda.max_memory_allocated(device) - held_bytes, 0)
         return
     seen = {weight.untyped_storage().data_ptr() for weight in weights}
 
@@ -67,11 +67,11 @@ def measured(device: torch.device, weights: Iterable[Tensor], own_bytes: int) ->
         # Tensors that autograd keeps live until the backward pass, so no two storages have one address.
         if storage.data_ptr() not in seen:
             seen.add(storage.data_ptr())
-            taken.bytes += storage.nbytes()
+            memory.bytes += storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        yield taken
+        yield memory
 
 
 def prepare(device: torch.device) -> None:
@@ -264,7 +264,7 @@ class FusedEngine:
         for resident, (start, stop) in zip(residents, batch.task_rows, strict=True):
             resident.begin_step(stop - start)
         losses = self._backward(residents, batch)
-        taken = dict(zip(names, losses.tolist(), strict=True))
+        completed = dict(zip(names, losses.tolist(), strict=True))
         faults: dict[str, UpdateError] = {}
         for name, resident in zip(names, residents, strict=True):
             try:
@@ -272,10 +272,10 @@ class FusedEngine:
             except Exception as error:
                 raise_if_device_is_lost(error)
                 faults[name] = UpdateError(error)
-                del taken[name]
+                del completed[name]
         if faults:
-            raise PartialStepError(taken, faults)
-        return taken
+            raise PartialStepError(completed, faults)
+        return completed
 
     def _backward(self, residents: Sequence[ResidentTask], batch: PackedBatch) -> Tensor:
         """Leave each task's gradient in its adapter and return the tasks' losses, float32 ``[tasks]``."""

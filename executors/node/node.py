@@ -215,11 +215,11 @@ class NodeService:
         for cancelling in self._acceptance.cancelling(records, self._journal):
             # An earlier one of these commands may end a run, whose result may be published.
             self._obey(cancelling)
-        taken: list[AcceptedCommand] = []
+        applied: list[AcceptedCommand] = []
         for record in records:
             accepted = self._accept(record)
             if accepted is not None:
-                taken.append(accepted)
+                applied.append(accepted)
                 try:
                     self._obey(accepted.command)
                 except NoRoomError as error:
@@ -227,7 +227,7 @@ class NodeService:
                     shortage = error
                     if isinstance(accepted.command, Command) and not accepted.command.CANCELS:
                         self._refuse_for(accepted, accepted.command, "no_room", str(error))
-        for accepted in taken:
+        for accepted in applied:
             # For a runner that has failed since, its part of the journal has none of these.
             command = accepted.command
             if isinstance(command, Command) and command.RUNNER not in self._runners:

@@ -278,9 +278,9 @@ def _shared_state(jobs: Sequence[TrainingJob], saved: Sequence[SavedJob | None])
         return None
     newest = max(there, key=lambda each: each.progress.position.iterations)
     for job in jobs:
-        beside = newest.progress.beside
-        if not job.is_over and beside is not None and beside.job_id == job.job_id:
-            job.move_to(_going_on(beside))
+        other = newest.progress.beside
+        if not job.is_over and other is not None and other.job_id == job.job_id:
+            job.move_to(_going_on(other))
     owner = next(job for job, each in zip(jobs, saved, strict=True) if each is newest)
     return shared_state(owner.layout, newest.state, owner.head, newest.other_head)
 

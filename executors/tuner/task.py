@@ -27,7 +27,7 @@ from executors.tuner.messages import Outcome, Over, Switched, TaskPart
 from executors.tuner.opening import BackgroundOpening, TrainingJob
 from executors.tuner.rank_resources import RankResources
 from executors.tuner.reports import TaskReports, TaskSaves
-from executors.tuner.team import Team, come_together
+from executors.tuner.task_rank import TaskRank, come_together
 from executors.tuner.training import TrainingStep
 from schemas.base import MAX_TEXT_LENGTH
 from schemas.merging.commands import JobOrder
@@ -43,7 +43,11 @@ class TaskRun:
     """One rank's part of a task. Its leader reports and writes for all."""
 
     def __init__(
-        self, part: TaskPart, surroundings: RankResources, opening: BackgroundOpening[Team], folder: JobFolder
+        self,
+        part: TaskPart,
+        surroundings: RankResources,
+        opening: BackgroundOpening[TaskRank],
+        folder: JobFolder,
     ) -> None:
         """Start nothing before `run`.
 
@@ -58,7 +62,7 @@ class TaskRun:
         self._opening = opening
         self._folder = folder
         self._keeper = TaskKeeper(surroundings.keeper)
-        self._opened_team: Team | None = None
+        self._opened_rank: TaskRank | None = None
         self._evaluations: Evaluations | None = None
         self._meeting: Meeting | None = None
         self._reports = TaskReports(part, surroundings, self._keeper)
@@ -89,10 +93,10 @@ class TaskRun:
         self._has_connected_ranks = self._opening.is_open and self._opening.result().is_joined
         if self._is_halted() and not self._has_connected_ranks:
             return  # ranks that were taken over are connected already, and end in the same way
-        self._opened_team = team = self._opening.result()
-        self._saves.begin(team.jobs)
+        self._opened_rank = rank = self._opening.result()
+        self._saves.begin(rank.jobs)
         self._evaluations = Evaluations(
-            team, self.leads, self._command.watched_epochs, self._settings, self._reports
+            rank, self.leads, self._command.watched_epochs, self._settings, self._reports
         )
         reunions = 0
         while True:
@@ -100,7 +104,7 @@ class TaskRun:
                 with self._together():
                     self._start()
                     self._train()
-                if all(job.is_over for job in team.jobs):
+                if all(job.is_over for job in rank.jobs):
                     self._outcome = "finished"
                 return
             except PeerFailedError:
@@ -108,16 +112,16 @@ class TaskRun:
             except PeerLostError:
                 self._meeting = None  # a rank can no longer read the outcome
                 reunions += 1
-                if reunions > _REUNIONS or not team.can_reunite:
+                if reunions > _REUNIONS or not rank.can_reunite:
                     raise
 
     @contextmanager
     def _together(self) -> Iterator[None]:
         """Connect all ranks of the task, with the leader's state, for the duration of the block. Ranks that
         were taken over are connected already."""
-        team, membership = self._team, self._part.membership
+        rank, membership = self._rank, self._part.membership
         try:
-            if not team.is_joined:
+            if not rank.is_joined:
                 self._meeting = come_together(
                     self._folder,
                     membership,
@@ -125,20 +129,20 @@ class TaskRun:
                     self._settings.join_timeout_s,
                     self._is_halted,
                 )
-                team.join(self._meeting)
-                team.agree()
+                rank.join(self._meeting)
+                rank.agree()
             yield
         finally:
-            team.leave()
+            rank.leave()
 
     @property
-    def _team(self) -> Team:
-        assert self._opened_team is not None, "it was opened"
-        return self._opened_team
+    def _rank(self) -> TaskRank:
+        assert self._opened_rank is not None, "it was opened"
+        return self._opened_rank
 
     @property
     def _jobs(self) -> list[TrainingJob]:
-        return [] if self._opened_team is None else self._opened_team.jobs
+        return [] if self._opened_rank is None else self._opened_rank.jobs
 
     def _in_training(self) -> list[TrainingJob]:
         """Return the jobs of the present phase."""
@@ -152,7 +156,7 @@ class TaskRun:
         while active := self._in_training():
             waiting = (job for job in self._jobs if not job.is_over and job not in active)
             watched = next((job for job in waiting if job.shows_donor), None)
-            self._team.begin(active)
+            self._rank.begin(active)
             if not self._train_phase(active, watched):
                 return
 
@@ -162,8 +166,8 @@ class TaskRun:
             return True
         while True:
             self._raise_if_not_kept()
-            if self._team.succession == "ready" and not self._measured.will_be_due(
-                active, self._team.upcoming()
+            if self._rank.succession == "ready" and not self._measured.will_be_due(
+                active, self._rank.upcoming()
             ):
                 self._leave_to_successor(active)
                 return False
@@ -172,17 +176,17 @@ class TaskRun:
             accuracies = self._measured.measure(active, watched, is_requested=bool(requests_evaluation))
             if self._finish_those_done(active, accuracies):
                 return True
-            if is_halted and self._team.succession == "none":
+            if is_halted and self._rank.succession == "none":
                 self._save_at_last(active)
                 return False
             if requests_checkpoint:
-                state = self._team.state()
+                state = self._rank.state()
                 if state is not None:
                     self._saves.save(active, state, self._node_s)
 
     def _step(self, active: Sequence[TrainingJob]) -> TrainingStep:
         around = self._around
-        counts = self._team.upcoming()
+        counts = self._rank.upcoming()
         is_checkpoint_due = time.monotonic() - self._saves.saved_s >= self._settings.checkpoint_s
         signals = (
             self._is_halted(),
@@ -190,7 +194,7 @@ class TaskRun:
             self.leads and is_checkpoint_due,
         )
         began_s = time.monotonic()
-        step = self._team.step([float(signal) for signal in signals])
+        step = self._rank.step([float(signal) for signal in signals])
         self._advance(active, counts)
         for job, loss in zip(active, step.losses, strict=True):
             job.loss = job.loss if loss is None else loss
@@ -211,8 +215,8 @@ class TaskRun:
 
     def _leave_to_successor(self, active: Sequence[TrainingJob]) -> None:
         """Run the last step while the next task begins on the same ranks (section 6.2, Figure 9)."""
-        counts = self._team.upcoming()
-        last = self._team.leave_to_successor()
+        counts = self._rank.upcoming()
+        last = self._rank.leave_to_successor()
         self._around.stepped_s = last.ended_s
         self._advance(active, counts)
         if self.leads:
@@ -239,11 +243,11 @@ class TaskRun:
         if not done:
             return False
         left = [job for job in active if job not in done]
-        copied = self._team.state() if left else None
+        copied = self._rank.state() if left else None
         if copied is not None:
             # The checkpoints of the others must not be older than these ends.
             self._saves.save(left, copied, self._node_s)
-        last = self._team.last_state() if copied is None else lambda: copied
+        last = self._rank.last_state() if copied is None else lambda: copied
         for job in done:
             job.is_over = True
             if last is not None:
@@ -251,13 +255,13 @@ class TaskRun:
         return True
 
     def _save_at_last(self, jobs: Sequence[TrainingJob]) -> None:
-        last = self._team.last_state()
+        last = self._rank.last_state()
         if last is not None:
             self._saves.save_at_last(jobs, last)
 
     def _save_what_remains(self) -> None:
         """Save the leader's own state of jobs whose ranks are no longer connected."""
-        remains = None if self._opened_team is None else self._opened_team.remains()
+        remains = None if self._opened_rank is None else self._opened_rank.remains()
         if remains is not None:
             self._saves.save_at_last(self._in_training(), remains)
 

@@ -50,11 +50,11 @@ class DensityClasses:
         """Return the index of the class of a positive density; a missing class is added."""
         if self.reference is None:
             self.reference = density
-        wanted = class_of(density / self.reference * (1 + _ROUNDING))
-        place = int((-self._classes).searchsorted(-wanted))
-        if place == len(self._classes) or self._classes[place] != wanted:
-            self._classes = np.insert(self._classes, place, wanted)
-            self.densities = np.insert(self.densities, place, self.reference * least_ratio_of(wanted))
+        sought = class_of(density / self.reference * (1 + _ROUNDING))
+        place = int((-self._classes).searchsorted(-sought))
+        if place == len(self._classes) or self._classes[place] != sought:
+            self._classes = np.insert(self._classes, place, sought)
+            self.densities = np.insert(self.densities, place, self.reference * least_ratio_of(sought))
             self.sums = np.insert(self.sums, place, 0.0, axis=1)
         return place
 

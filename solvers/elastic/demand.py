@@ -170,9 +170,9 @@ class Allocation:
     def resize(self, job: JobDemand, workers: int) -> None:
         """Set the workers of a started job, between its bounds and with room for new ones."""
         held = self._held[job.job_id]
-        taken_gpus = (workers - held.workers) * job.gpus_per_worker
-        self._idle_gpus[held.flexible_pool] -= taken_gpus
-        self._flexible_gpus[held.flexible_pool] += taken_gpus
+        used_gpus = (workers - held.workers) * job.gpus_per_worker
+        self._idle_gpus[held.flexible_pool] -= used_gpus
+        self._flexible_gpus[held.flexible_pool] += used_gpus
         held.workers = workers
 
     def grow(self, job: JobDemand, workers: int) -> int:

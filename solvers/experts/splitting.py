@@ -65,16 +65,16 @@ def sends(placement: ExpertPlacement, split: Ints, tokens: Ints) -> Ints:
             f"one column for each of {placement.count} experts"
         )
     counts = np.ascontiguousarray(tokens, np.int64)
-    taken = np.bincount(
+    assigned = np.bincount(
         placement.experts[placement.experts != FREE],
         split[placement.experts != FREE],
         minlength=placement.count,
     ).astype(np.int64)
     totals = counts.sum(axis=0)
-    if not np.array_equal(taken, totals):
-        expert = int(np.argmax(taken != totals))
+    if not np.array_equal(assigned, totals):
+        expert = int(np.argmax(assigned != totals))
         raise ValueError(
-            f"{taken[expert]} tokens of expert {expert} are split and {totals[expert]} counted: split "
+            f"{assigned[expert]} tokens of expert {expert} are split and {totals[expert]} counted: split "
             "the sum of the ranks' counts"
         )
     return _sends(placement.experts, split, counts)
@@ -143,10 +143,10 @@ def split_evenly(experts: Ints, tokens: Ints) -> Ints:
                 for place in range(starts[expert], starts[expert + 1]):
                     slot = replicas[place]
                     room = most - loads[slot // slots]
-                    take = min(room, -(-left[expert] // (starts[expert + 1] - place)))
-                    split[slot] += take
-                    loads[slot // slots] += take
-                    left[expert] -= take
+                    added = min(room, -(-left[expert] // (starts[expert + 1] - place)))
+                    split[slot] += added
+                    loads[slot // slots] += added
+                    left[expert] -= added
     parent_slot = np.empty(devices, np.int64)
     from_slot = np.empty(count, np.int64)
     queue = np.empty(count, np.int64)

@@ -201,10 +201,10 @@ class Loans(Stateful):
         for zone, share in shares.items():
             awaited = [server for server in reversed(borrowed[zone]) if self._is_awaited(server)][:share]
             others = [server for server in borrowed[zone] if not self._is_awaited(server)]
-            wanted = share - len(awaited)
-            given = list(self._zones.asked[zone].choose_returns(others, wanted, due_s)) if wanted else []
-            if len(set(given)) != wanted or not set(given) <= set(others):
-                raise AssertionError(f"zone {zone} was to choose {wanted} of {others}, and chose {given}")
+            needed = share - len(awaited)
+            given = list(self._zones.asked[zone].choose_returns(others, needed, due_s)) if needed else []
+            if len(set(given)) != needed or not set(given) <= set(others):
+                raise AssertionError(f"zone {zone} was to choose {needed} of {others}, and chose {given}")
             chosen += [*awaited, *given]
         return chosen
 

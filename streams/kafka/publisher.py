@@ -68,15 +68,15 @@ class Publisher:
 
     def _hand_over(self) -> None:
         """Pass the batch to librdkafka, or the part that its buffer has room for."""
-        taken = 0
+        sent = 0
         with contextlib.suppress(BufferError):
             for record, confirmation in self._batch:
                 try:
                     self._producer.send(record, partial(_settle, confirmation))
                 except KafkaException as error:
                     _settle(confirmation, error.args[0], None)
-                taken += 1
-        del self._batch[:taken]
+                sent += 1
+        del self._batch[:sent]
         self._is_full = bool(self._batch)
 
     async def settle_regularly(self) -> None:

@@ -113,7 +113,7 @@ class Verdict:
         return self.differences[0] if self.differences else None
 
 
-class _Comparison:
+class _RecordComparison:
     """Comparison of found records with demanded ones, record by record."""
 
     def __init__(self, demands: DemandedDecisions, tolerated: Collection[Kind]) -> None:
@@ -278,7 +278,7 @@ def verify(
             if folded is not None:
                 heads.check(event.envelope.event.cell, event.offset, folded[1])
             demands.add(event, None if folded is None else folded[0])
-        comparison = _Comparison(demands, tolerated)
+        comparison = _RecordComparison(demands, tolerated)
         for record in decisions:
             comparison.add(record)
         comparison.close()

@@ -253,9 +253,9 @@ class Intake:
         if len(record.headers) > MAX_HEADERS:
             return f"there are {len(record.headers)} headers, at most {MAX_HEADERS} are read"
         value = record.value or b""
-        beside = record.size_bytes - len(value)
-        if beside > MAX_KEY_AND_HEADERS_BYTES:
-            return f"key and headers have {beside} bytes, at most {MAX_KEY_AND_HEADERS_BYTES} are read"
+        rest_bytes = record.size_bytes - len(value)
+        if rest_bytes > MAX_KEY_AND_HEADERS_BYTES:
+            return f"key and headers have {rest_bytes} bytes, at most {MAX_KEY_AND_HEADERS_BYTES} are read"
         return self.inputs[record.topic].excess(value)
 
     def _validated(self, record: ReadRecord, topic: IntakeTopic) -> Envelope:

@@ -228,8 +228,8 @@ class Outbox:
 
     def drain_confirmations(self) -> list[Confirmation]:
         """Return the confirmations of the records sent since the last call."""
-        taken, self._confirmations = self._confirmations, []
-        return taken
+        drained, self._confirmations = self._confirmations, []
+        return drained
 
     def release(self) -> None:
         """Forget confirmations: partitions are reassigned, and unsecured decisions are published again."""

@@ -158,7 +158,7 @@ def test_report_omits_invalid_numbers():
     assert "NaN" not in dumps(document)
 
 
-def test_figure_without_goal_is_not_judged():
+def test_figure_without_goal_is_not_checked():
     figures = [
         Measurement("welfare_over_titan_pct", 1.0, ""),
         Measurement("welfare_over_fixed_price_pct", 1.0, ""),

@@ -114,7 +114,7 @@ def storm(deployment: Deployment, seed: int, bids: int, kills: int) -> None:
 
 
 def check_log(deployment: Deployment, settled: Mapping[str, int], bids: list[JobSubmitted]) -> None:
-    """The log equals an undisturbed fold's, by id and byte; each bid is judged and each winner charged once.
+    """The log equals an undisturbed fold's, by id and byte; each bid is decided and each winner charged once.
 
     Does not lean on `streams.replay.replay`, which the verdict comes from.
 
@@ -139,8 +139,8 @@ def check_log(deployment: Deployment, settled: Mapping[str, int], bids: list[Job
         [(d.cell, d.outcome) for d in decisions if isinstance(d.outcome, kind)]
         for kind in (JobAdmitted, JobRejected, JobCompleted | JobRefunded | JobWithdrawn)
     )
-    judged = Counter((cell, outcome.job_id) for cell, outcome in [*admitted, *rejected])
-    assert judged == Counter((bid.cell, bid.job_id) for bid in bids), "every bid is decided, once"
+    decided = Counter((cell, outcome.job_id) for cell, outcome in [*admitted, *rejected])
+    assert decided == Counter((bid.cell, bid.job_id) for bid in bids), "every bid is decided, once"
     closed = Counter((cell, outcome.job_id) for cell, outcome in ended)
     charged = Counter((cell, outcome.job_id) for cell, outcome in admitted)
     assert not closed - charged, "only who was charged ends, and once"

@@ -343,7 +343,7 @@ def _market(name: str, rng: random.Random) -> Iterator[None]:
 
 
 def inference_reports(rng: random.Random, bench: Bench) -> list[Event]:
-    """Something about servers that are lent; whether it makes sense is the cell's to judge."""
+    """Something about servers that are lent; the cell checks whether it is valid."""
     if bench.cell.time_s is None:
         return []
     number, slot = len(bench.ledger), (bench.cell.time_s - EPOCH_S) / SLOT_S

@@ -47,7 +47,7 @@ def later(task: dict[str, Any], slot: int) -> dict[str, Any]:
 
 
 def warm(earlier, idle_slots: int, competitors) -> tuple[Bench, int]:
-    """A cell that has judged bids for some slots and then others in the present one, and that slot."""
+    """A cell that has decided bids for some slots and then others in the present one, and that slot."""
     bench = Bench.configured(zones=(DEFAULT,))
     bench.send(vendor("slow", 0.2, 20.0), vendor("fast", 1.1, 0.0))
     slot = 0

@@ -100,8 +100,8 @@ def check_live_bytes(cell: Cell) -> None:
     counted = sum(job_bytes(job.workload, job.terms) for job in cell.jobs.live.values())
     taken = len(msgpack.packb(cell.jobs.state()["live"]))
     for zone in zones.values():
-        judge = zone.judge.state()
-        batches = [judge.get("waiting", []), *(bids for _, bids in judge.get("asked", []))]
+        undecided = zone.admission.state()
+        batches = [undecided.get("waiting", []), *(bids for _, bids in undecided.get("asked", []))]
         counted += sum(job.state_bytes for job in zone.book.jobs.values())
         counted += sum(ZONE_BYTES for bids in batches for _ in bids)
         taken += len(msgpack.packb([zone.book.state(), batches]))

@@ -170,17 +170,17 @@ class FusedSteps:
         size = self._upcoming_size(job_id)
         failure: Exception | None = None
         loss = math.nan
-        with self._engine.measured(job_id) as taken:
+        with self._engine.measured(job_id) as used:
             try:
                 loss = self._timed_step([job_id])[job_id]
             except Exception as error:
                 raise_if_device_is_lost(error)
                 failure = error.with_traceback(None)
-        self.memory_gib[job_id] = max(taken.gib, self.memory_gib.get(job_id, 0.0))
+        self.memory_gib[job_id] = max(used.gib, self.memory_gib.get(job_id, 0.0))
         limit_gib = self._limits_gib.get(job_id, math.inf)
-        if taken.gib > limit_gib + MEMORY_TOLERANCE_GIB:
+        if used.gib > limit_gib + MEMORY_TOLERANCE_GIB:
             raise MemoryUnderstatedError(
-                f"memory_understated: a step took {taken.gib:.6g} GiB, and {limit_gib:.6g} GiB are reserved"
+                f"memory_understated: a step took {used.gib:.6g} GiB, and {limit_gib:.6g} GiB are reserved"
             ) from failure
         if failure is not None:
             raise failure
@@ -203,15 +203,15 @@ class FusedSteps:
 
     def _account(self, start_s: float, job_ids: Sequence[str]) -> None:
         """Divide the time of a step among its tasks."""
-        took_s = self._since(start_s)
+        duration_s = self._since(start_s)
         if len(job_ids) == 1 and job_ids[0] in self._alone:
             (job_id,) = job_ids
             self._alone[job_id].add(
-                took_s, self._engine.step_tokens(job_id), self._engine.samples_done(job_id)
+                duration_s, self._engine.step_tokens(job_id), self._engine.samples_done(job_id)
             )
         tokens = {job_id: self._engine.step_tokens(job_id) for job_id in job_ids}
         for job_id in job_ids:
-            self.node_s[job_id] += took_s * min(tokens[job_id] / sum(tokens.values()), 1 / len(tokens))
+            self.node_s[job_id] += duration_s * min(tokens[job_id] / sum(tokens.values()), 1 / len(tokens))
 
     def _since(self, start_s: float) -> float:
         # The machine's clock may be set back meanwhile.

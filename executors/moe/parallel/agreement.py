@@ -68,9 +68,9 @@ class Agreement:
         allreduces = self._granted[CollectiveKind.ALLREDUCE]
         if min(self._finished[CollectiveKind.ALLREDUCE]) < allreduces:
             return None
-        wanted = max(self._submitted[CollectiveKind.ALL_TO_ALL])
-        if wanted > self._granted[CollectiveKind.ALL_TO_ALL]:
-            return self._granting(CollectiveKind.ALL_TO_ALL, wanted)
+        submitted = max(self._submitted[CollectiveKind.ALL_TO_ALL])
+        if submitted > self._granted[CollectiveKind.ALL_TO_ALL]:
+            return self._granting(CollectiveKind.ALL_TO_ALL, submitted)
         if max(self._expected) > min(self._finished[CollectiveKind.ALL_TO_ALL]):
             return None
         if min(self._submitted[CollectiveKind.ALLREDUCE]) > allreduces:

@@ -176,8 +176,8 @@ class ParallelExperts(nn.Module):
     def pop_exchange_s(self) -> float:
         """Return the time of all all-to-alls since the last call (s), one after another; on a CUDA device,
         only that of their submission."""
-        taken, self._exchanged_s = self._exchanged_s, 0.0
-        return taken
+        total_s, self._exchanged_s = self._exchanged_s, 0.0
+        return total_s
 
     def _arrived(self, parcel: _Parcel) -> Tensor:
         rows = parcel.wait()

@@ -135,9 +135,9 @@ class LayerExperts:
 
     def remove_tensors(self) -> dict[str, Tensor]:
         """Remove and return all tensors stacked by expert, by their `part`."""
-        taken = {each.part: each.stacked(self._whole[each.part], self.count) for each in self.tensors}
+        removed = {each.part: each.stacked(self._whole[each.part], self.count) for each in self.tensors}
         self._whole = {}
-        return taken
+        return removed
 
     def bytes_of_one(self, chunks: int, *, is_autocast: bool) -> ExpertBytes:
         """Return the device memory of one of the experts.

@@ -264,12 +264,12 @@ class SpreadModel:
         """Remove and return a layer's tensors, stacked by expert, then both moments of each trained one."""
         hosted, self._hosted[index] = self._hosted[index], {}
         self._blocks[index].experts = nn.Identity()
-        taken = [_whole(hosted[each.part], through_host) for each in self.layers[index].tensors]
+        detached = [_whole(hosted[each.part], through_host) for each in self.layers[index].tensors]
         for each in self.layers[index].tensors:
             if each.is_trained:
                 of_pieces = [moments.pop(piece) for piece in hosted[each.part]]
-                taken += [_whole(moment, through_host) for moment in zip(*of_pieces, strict=True)]
-        return taken
+                detached += [_whole(moment, through_host) for moment in zip(*of_pieces, strict=True)]
+        return detached
 
     def _connect(self, packing: Packing) -> None:
         """Choose the experts that stay on the device, and form groups."""

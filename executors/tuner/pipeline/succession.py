@@ -31,7 +31,7 @@ from executors.tuner.pipeline.partition import Direction
 from executors.tuner.pipeline.pipeline_rank import PipelineRank
 from executors.tuner.pipeline.preparation import PreparedTask
 from executors.tuner.pipeline.task import PipelineTask, StepResult, load_task
-from executors.tuner.team import Succession
+from executors.tuner.task_rank import Succession
 
 
 class Prepares(Protocol):

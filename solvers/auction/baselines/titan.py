@@ -175,10 +175,10 @@ def _roomiest(instance: Instance, ratio: float) -> Bools:
         samples, gib = instance.free_samples[:, rows], instance.free_gib[:, rows]
         scarcer = np.minimum(samples / node_class.capacity_samples, gib / node_class.capacity_gib)
         order = np.argsort(-scarcer, axis=1, kind="stable")
-        wanted_samples, wanted_gib = _demanded(instance, index)
+        demanded_samples, demanded_gib = _demanded(instance, index)
         # A node is kept while those before it hold too little.
-        enough = (_held_before(samples, order) >= ratio * wanted_samples[:, None]) & (
-            _held_before(gib, order) >= ratio * wanted_gib[:, None]
+        enough = (_held_before(samples, order) >= ratio * demanded_samples[:, None]) & (
+            _held_before(gib, order) >= ratio * demanded_gib[:, None]
         )
         enough[:, 0] = False
         np.put_along_axis(kept[:, rows], order, ~enough, axis=1)

@@ -216,8 +216,8 @@ def covering_rows(shape: LoraHyperparameters, zone: Zone) -> list[ThroughputRow]
     return [best[gpu_type] for gpu_type in sorted(best)]
 
 
-class UnjudgeableError(Exception):
-    """No plan can be sought for the task, whatever the load."""
+class UnplannableError(Exception):
+    """No plan can be searched for the task, whatever the load."""
 
     def __init__(self, reason: RejectionReason, /, **facts: Fact) -> None:
         super().__init__(reason, facts)
@@ -262,7 +262,7 @@ class Demand(NamedTuple):
             profiles: profiles of the task, which count before the table.
 
         Raises:
-            UnjudgeableError: the speed of the task is unknown, it declares less memory than it must use, or
+            UnplannableError: the speed of the task is unknown, it declares less memory than it must use, or
                 no node of the zone could ever hold it.
         """
         known = Known.of(workload, zone, profiles)
@@ -274,7 +274,7 @@ class Demand(NamedTuple):
             if per_slot <= node_class.capacity_samples and memory_gib <= node_class.capacity_gib:
                 samples[index] = _quota(per_slot, work_samples, zone)
         if not any(samples):
-            raise UnjudgeableError(
+            raise UnplannableError(
                 "larger_than_a_node",
                 memory_gib=memory_gib,
                 gpu_types=tuple(speeds),
@@ -331,7 +331,7 @@ def _refuse_understated_memory(workload: LoraWorkload, zone: Zone, known: Known)
     least_gib = least_memory_gib(workload.hyperparameters, zone.base_dimensions)
     if workload.memory_gib is not None and workload.memory_gib < least_gib:
         shape = workload.hyperparameters
-        raise UnjudgeableError(
+        raise UnplannableError(
             "memory_understated",
             case="below_least",
             declared_gib=workload.memory_gib,
@@ -354,11 +354,11 @@ def _speeds_and_memory(
 ) -> tuple[dict[str, float], float]:
     types = {gpu.name for gpu in zone.gpu_types}
     if unknown := sorted((workload.speed_samples_per_s or {}).keys() - types):
-        raise UnjudgeableError("unknown_gpu_type", gpu_types=tuple(unknown))
+        raise UnplannableError("unknown_gpu_type", gpu_types=tuple(unknown))
     lacks_speed = not known.speeds and workload.speed_samples_per_s is None
     if lacks_speed or (known.memory_gib is None and workload.memory_gib is None):
         shape = workload.hyperparameters
-        raise UnjudgeableError(
+        raise UnplannableError(
             "no_throughput_known",
             rank=shape.rank,
             batch_size=shape.batch_size,

@@ -122,7 +122,7 @@ def _transitions(sums: Ints, samples: Ints) -> Ints:
 @kernel
 def _relaxed(costs: Floats, samples: Ints, rate: float) -> tuple[float, int]:
     """Return cost and samples of the relaxed cover at a rate: node-slots of negative reduced cost."""
-    total, taken = 0.0, 0
+    total, scheduled = 0.0, 0
     for slot in range(costs.shape[0]):
         least, by = 0.0, -1
         for index in range(samples.size):
@@ -131,8 +131,8 @@ def _relaxed(costs: Floats, samples: Ints, rate: float) -> tuple[float, int]:
                 least, by = reduced, index
         if by >= 0:
             total += costs[slot, by]
-            taken += samples[by]
-    return total, taken
+            scheduled += samples[by]
+    return total, scheduled
 
 
 @kernel

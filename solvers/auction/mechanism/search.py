@@ -154,13 +154,13 @@ def cheapest_schedule(problem: ScheduleProblem, budget_steps: int) -> FoundSched
         for half in range(1 if side == _COVER else 2):
             child = _part(box, side, middle, half)
             child_effort = effort + 1 if side == _COVER else 0
-            judged = _bound_box(problem, child, child_effort, budget_steps - spent_steps)
-            spent_steps += judged.steps
-            if judged.cost < best_cost:
-                best_cost, best_option, best_rows = judged.cost, judged.option, judged.rows
-            child_bound = max(bound, judged.bound)
-            if child_bound < min(judged.cost, best_cost) * (1.0 - EQUAL):
-                heapq.heappush(open_boxes, (child_bound, judged.side, judged.middle, child_effort, child))
+            searched = _bound_box(problem, child, child_effort, budget_steps - spent_steps)
+            spent_steps += searched.steps
+            if searched.cost < best_cost:
+                best_cost, best_option, best_rows = searched.cost, searched.option, searched.rows
+            child_bound = max(bound, searched.bound)
+            if child_bound < min(searched.cost, best_cost) * (1.0 - EQUAL):
+                heapq.heappush(open_boxes, (child_bound, searched.side, searched.middle, child_effort, child))
     return FoundSchedule(best_cost, min(best_cost, given_up), best_option, best_rows, spent_steps)
 
 

@@ -207,8 +207,8 @@ class Master:
     def parts(self) -> list[tuple[float, PlanColumn]]:
         """Return the plans of the last relaxation's solution with their fractions, the largest first."""
         values = self._highs.getSolution().col_value
-        taken = [(value, column) for column, value in zip(self.columns, values, strict=True) if value > 0]
-        return sorted(taken, key=lambda part: (-part[0], part[1].task, part[1].key))
+        chosen = [(value, column) for column, value in zip(self.columns, values, strict=True) if value > 0]
+        return sorted(chosen, key=lambda part: (-part[0], part[1].task, part[1].key))
 
     def _run(self, time_limit_s: float) -> bool:
         # HiGHS's time limit counts all its runs.

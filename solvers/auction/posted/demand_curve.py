@@ -345,7 +345,7 @@ def _passed(
     memory_slots: int,
     recent_slots: float,
     sale_units: float,
-    remembered_slots: float,
+    slots_in_memory: float,
     asked_units: float,
     fresh_units: float,
     recent_units: float,
@@ -355,7 +355,7 @@ def _passed(
     """Advance by slots, the first of which had the demand `fresh_units`.
 
     Returns:
-        The part of the bids that is still remembered, and the new values of `remembered_slots`,
+        The part of the bids that still counts, and the new values of `slots_in_memory`,
         `asked_units`, `recent_units`, `recent_expected` and `recent_weight`.
     """
     kept = 1.0
@@ -364,7 +364,7 @@ def _passed(
         recent_expected += (expected[slot] - recent_expected) / recent_slots
         recent_weight += (1 - recent_weight) / recent_slots
         fading = 1 / memory_slots
-        usual = asked_units / remembered_slots if remembered_slots > recent_slots else 0.0
+        usual = asked_units / slots_in_memory if slots_in_memory > recent_slots else 0.0
         usual *= recent_expected / recent_weight
         if usual > 0:
             far = SURPRISE + math.sqrt(sale_units / (usual * recent_slots))
@@ -372,11 +372,11 @@ def _passed(
             is_busy = min(expected[slot], recent_expected / recent_weight) >= BUSY_PART
             if (is_busy and lately < usual / far) or lately > usual * far:
                 fading = max(fading, min(FADING_DIVISOR / recent_slots, FASTEST_FADING))
-        remembered_slots = remembered_slots * (1 - fading) + expected[slot]
+        slots_in_memory = slots_in_memory * (1 - fading) + expected[slot]
         asked_units = asked_units * (1 - fading) + fresh_units
         fresh_units = 0.0
         kept *= 1 - fading
-    return kept, remembered_slots, asked_units, recent_units, recent_expected, recent_weight
+    return kept, slots_in_memory, asked_units, recent_units, recent_expected, recent_weight
 
 
 def power(base: float, exponent: int) -> float:

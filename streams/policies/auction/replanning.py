@@ -4,7 +4,7 @@ from collections.abc import Set
 
 from schemas.auction.evidence import JobReplanned, Plan
 from schemas.facts import Facts
-from solvers.auction.market.demand import Demand, UnjudgeableError
+from solvers.auction.market.demand import Demand, UnplannableError
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.mechanism.auctioneer import Auctioneer
 from solvers.auction.mechanism.search import SEARCH_BUDGET_STEPS, Schedule
@@ -176,7 +176,7 @@ class Replanner:
                 self._calendar.slot_s,
                 job.profiles,
             )
-        except UnjudgeableError as error:
+        except UnplannableError as error:
             return {"case": "unjudgeable", "because": error.reason, **error.facts}
         schedule = self._auctioneer.replan(
             demand, job.priced, job.density_micros, first_slot, job.last_slot, budget_steps

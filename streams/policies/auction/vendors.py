@@ -20,7 +20,7 @@ from schemas.decisions import EventIgnored
 from schemas.facts import Facts, quoted
 from schemas.fleet import RunFailed
 from schemas.lora import LoraWorkload
-from solvers.auction.market.demand import UnjudgeableError
+from solvers.auction.market.demand import UnplannableError
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.market.window import VendorOption, undominated, vendor_options
 from solvers.auction.mechanism.auctioneer import Auctioneer
@@ -236,7 +236,7 @@ class Vendors:
         """Return offers of vendors that were not tried, by delay, no dearer than the job's payment."""
         try:
             options = self.options(job.workload)
-        except UnjudgeableError:
+        except UnplannableError:
             return []
         return undominated(
             option

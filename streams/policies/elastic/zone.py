@@ -222,19 +222,19 @@ class ElasticZone(GangZone[ElasticJob, ResizeReason]):
     def _evict(self) -> None:
         """Clear the servers that are to leave. For servers that are not due, no job is preempted."""
         affected: dict[str, list[str]] = {}
-        wanted = self._leaving
-        for node in wanted:
+        leaving = self._leaving
+        for node in leaving:
             for job in self._workforce.jobs_on(node):
                 if node in job.members:
                     affected.setdefault(job.job.job_id, []).append(node)
         before_clearing = len(self._outcomes)
-        cleared = ClearedServers(self._zone.id, wanted)
+        cleared = ClearedServers(self._zone.id, leaving)
         for job_id, nodes in affected.items():
             job = self._workforce.jobs[job_id]
-            due = [node for node in nodes if wanted[node] is not None]
+            due = [node for node in nodes if leaving[node] is not None]
             if due and hosted_job(self._workforce.cluster, job_id).is_preempted_without(nodes):
                 nodes = due  # the others are not due
-            dues_s = [due_s for node in nodes if (due_s := wanted[node]) is not None]
+            dues_s = [due_s for node in nodes if (due_s := leaving[node]) is not None]
             why = Why[ResizeReason]("servers_reclaimed", {"servers": tuple(nodes)}, min(dues_s, default=None))
             before = self._workforce.gpus_of(job)
             self._workforce.leave_servers(job, nodes, why)
@@ -242,8 +242,8 @@ class ElasticZone(GangZone[ElasticJob, ResizeReason]):
         if len(self._outcomes) > before_clearing:
             self._workforce.has_changed = True
             cluster = self._workforce.cluster
-            lodgers = {job for server in cluster.servers("loaned") for job in cluster.server(server).jobs}
-            spared_jobs = len(lodgers - affected.keys())
+            borrowing = {job for server in cluster.servers("loaned") for job in cluster.server(server).jobs}
+            spared_jobs = len(borrowing - affected.keys())
             self._outcomes.insert(before_clearing, cleared.outcome(spared_jobs))
 
     def _configure(self, context: ZoneContext) -> None:

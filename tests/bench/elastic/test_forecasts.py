@@ -12,7 +12,7 @@ HOUR_S = 3_600.0
 DAYS = [0.5 + 0.4 * math.sin(2 * math.pi * hour / 24) for hour in range(24)] * 6
 
 
-class Knowing:
+class Oracle:
     """Forecasts loads that are known."""
 
     def forecast(self, history: LoadHistory, steps: int) -> list[float]:
@@ -30,7 +30,7 @@ def test_untrained_forecaster_has_no_skill() -> None:
 
 
 def test_repeating_load_is_foreseen() -> None:
-    row = skills(LoadSeries("days", HOUR_S, DAYS), Latest(lambda _history, _until: Knowing()))
+    row = skills(LoadSeries("days", HOUR_S, DAYS), Latest(lambda _history, _until: Oracle()))
     assert row["lstm_skill"] == pytest.approx(1)
     assert float(row["seasonal_skill"] or 0) > 0.9
     assert float(row["selection_skill"] or 0) > 0.9

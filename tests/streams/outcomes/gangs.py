@@ -25,7 +25,7 @@ GANG_POLICIES = (
 
 
 def gang_table(name: str) -> str:
-    """A line for each start, stop and end of a job, each loan and each judgement, in their order."""
+    """A line for each start, stop and end of a job, each loan and each verdict, in their order."""
     lines = []
     for number, ledger in enumerate(_ledgers(name)):
         cell = Cell("c")

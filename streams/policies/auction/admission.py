@@ -17,7 +17,7 @@ from solvers.auction.market.demand import (
     NO_PROFILES,
     Known,
     Profiles,
-    UnjudgeableError,
+    UnplannableError,
     counted_memory,
     counted_speeds,
 )
@@ -101,7 +101,7 @@ class Verdicts:
             zone=self._zone.id,
             reason="bid_above_price",
             payment_micros=charge.micros,
-            evidence=self._judgement(bid, appraisal),
+            evidence=self._evidence(bid, appraisal),
         )
         ordered = () if order is None else (self._vendors.ordered(planned, order),)
         return Admission((admitted, *ordered))
@@ -120,7 +120,7 @@ class Verdicts:
             zone=self._zone.id,
             reason=reason,
             facts=facts,
-            evidence=self._judgement(bid, appraisal),
+            evidence=self._evidence(bid, appraisal),
         )
 
     def quoted(
@@ -128,7 +128,7 @@ class Verdicts:
         request: JobQuoteRequested,
         workload: LoraWorkload,
         profiles: Profiles,
-        found: Appraisal | UnjudgeableError,
+        found: Appraisal | UnplannableError,
         remark: Mapping[str, Fact],
         full: Refusal,
     ) -> JobQuoted:
@@ -143,7 +143,7 @@ class Verdicts:
             full: refusal of the cell to keep a bid with that plan; None if it has room.
         """
         reason: RejectionReason | Literal["plan_found"]
-        if isinstance(found, UnjudgeableError):
+        if isinstance(found, UnplannableError):
             offer, reason, facts = None, found.reason, found.facts
         else:
             offer = self._offer(workload, profiles, found)
@@ -159,7 +159,7 @@ class Verdicts:
             evidence=AuctionEvidence(offer=offer),
         )
 
-    def _judgement(self, bid: Bid, appraisal: Appraisal | None) -> AuctionEvidence:
+    def _evidence(self, bid: Bid, appraisal: Appraisal | None) -> AuctionEvidence:
         return AuctionEvidence(
             bid_micros=bid.bid_micros,
             offer=None if appraisal is None else self._offer(bid.workload, bid.profiles, appraisal),
@@ -192,7 +192,7 @@ def losing_reason(appraisal: Appraisal, bid_micros: int) -> tuple[RejectionReaso
     }
 
 
-class Judge:
+class AdmissionControl:
     """Decides about the bids of one zone, about each at its arrival: no bid waits, and there is no state. A
     subclass may decide later."""
 
@@ -232,7 +232,7 @@ class Judge:
 
     def withdraw(self, job: Job) -> None:
         """Withdraw a job that waits for its verdict."""
-        raise AssertionError(f"job {job.job_id} does not wait: every bid is judged as it comes")
+        raise AssertionError(f"job {job.job_id} does not wait: every bid is decided on arrival")
 
     def on_clock(self, time_s: float) -> None:
         """Apply a tick of the clock, after the market's window has moved."""
@@ -245,14 +245,14 @@ class Judge:
         return {"jobs": {}, "solver_requests": []}
 
     def inherit(self, before: Self) -> None:
-        """Take over from the zone's previous judge, which had other nodes or settings."""
+        """Take over the bids of the zone's previous admission control, which had other nodes or settings."""
 
     def state(self) -> dict[str, Any]:
         """Return the state, in types that msgpack writes."""
         return {}
 
     def restore(self, state: dict[str, Any], jobs: Mapping[str, Job]) -> None:
-        """Set the state of another judge of the same zone, with the live jobs by id."""
+        """Set the state of another admission control of the same zone, with the live jobs by id."""
 
     def _lose(self, bid: Bid, appraisal: Appraisal) -> None:
         """Reject a bid that loses against its appraisal."""

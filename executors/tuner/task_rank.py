@@ -31,7 +31,7 @@ class LastStep(NamedTuple):
     """Waits as well, and returns the final state; for the leader."""
 
 
-class Team(Protocol):
+class TaskRank(Protocol):
     """One rank's share in the training of a task. All ranks call the same methods in the same order.
 
     Attributes:
@@ -131,12 +131,12 @@ def agree_on_positions(
     """
     digests = [int(job.loader.digest[:_DIGEST_DIGITS], 16) for job in jobs]
     positions = [(job.iterations, job.drawn, int(job.is_over), job.merged_at) for job in jobs]
-    told = gather([*digests, *(number for position in positions for number in position)])
+    gathered = gather([*digests, *(number for position in positions for number in position)])
     for index, job in enumerate(jobs):
-        if len({each[index] for each in told}) > 1:
+        if len({each[index] for each in gathered}) > 1:
             fault = FieldError("dataset.path", f"{job.task.dataset} differs between the nodes")
             raise JobError(job.job_id, fault)
-    leaders = told[0][len(digests) :]
+    leaders = gathered[0][len(digests) :]
     for index, job in enumerate(jobs):
         job.iterations, job.drawn, is_over, job.merged_at = leaders[4 * index : 4 * index + 4]
         job.is_over = bool(is_over)

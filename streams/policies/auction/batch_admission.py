@@ -1,4 +1,4 @@
-"""The judge of Titan (section 5.1): the bids of a slot wait for one solve, and are decided together.
+"""Admission control of Titan (section 5.1): the bids of a slot wait for one solve, and are decided together.
 
 A cell never blocks on a solver, so there may be less room at the answer than at the request. A plan that is
 malformed, or whose node-slots are no longer free, is not applied: its bid is rejected, with the reason.
@@ -16,13 +16,14 @@ from schemas.decisions import EventIgnored, JobRejected, JobWithdrawn, Rejection
 from schemas.facts import Fact, Facts
 from schemas.solves import SolveFinished
 from solvers.auction.baselines.on_arrival import drawn_vendor, in_time
-from solvers.auction.market.demand import UnjudgeableError
+from solvers.auction.market.demand import UnplannableError
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.mechanism.auctioneer import Auctioneer
 from solvers.auction.mechanism.mechanism import Request
 from solvers.auction.mechanism.search import Schedule, describe
 from streams.cell.jobs import Job
 from streams.cell.live_bytes import Refusal
+from streams.policies.auction.admission import Admission, AdmissionControl, Bid, Verdicts, losing_reason
 from streams.policies.auction.batch import (
     WaitingBid,
     batch_request,
@@ -33,7 +34,6 @@ from streams.policies.auction.batch import (
     unpacked,
 )
 from streams.policies.auction.job import ZONE_BYTES
-from streams.policies.auction.judge import Admission, Bid, Judge, Verdicts, losing_reason
 from streams.policies.auction.offers import certificate_evidence
 from streams.policies.ignored import unknown_solve
 from streams.policies.policy import ZoneContext
@@ -45,8 +45,8 @@ _Fault = tuple[RejectionReason, Facts]
 """Reason and facts of a solver's plan that is not applied."""
 
 
-class BatchJudge(Judge):
-    """Judge that decides about the bids of a slot together."""
+class BatchAdmissionControl(AdmissionControl):
+    """Decides about the bids of a slot together."""
 
     quote_facts: Mapping[str, Fact] = MappingProxyType({"case": "decided_together"})
 
@@ -146,11 +146,11 @@ class BatchJudge(Judge):
         plans: dict[str, list[SolvedPlan]] = {}
         for plan in solution.plans:
             plans.setdefault(plan.job_id, []).append(plan)
-        if strangers := sorted(plans.keys() - bids.keys()):
+        if unknown := sorted(plans.keys() - bids.keys()):
             self._outcomes.add(
                 EventIgnored(
                     reason="unknown_job",
-                    facts={"case": "bids_gone", "request_id": event.request_id, "job_ids": tuple(strangers)},
+                    facts={"case": "bids_gone", "request_id": event.request_id, "job_ids": tuple(unknown)},
                 )
             )
         faults: dict[str, _Fault | None] = {}
@@ -185,7 +185,7 @@ class BatchJudge(Judge):
             for job_id, held in list(bids.items()):
                 try:
                     demand = demand_of(held.bid, self._zone, self._market.fleet, self._calendar)
-                except UnjudgeableError as error:
+                except UnplannableError as error:
                     self._forget(bids, held)
                     self._outcomes.add(self._verdicts.rejected(held.bid, error.reason, error.facts, None))
                 else:
