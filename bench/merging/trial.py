@@ -20,8 +20,8 @@ MEASURED_GPUS = 32
 
 Half = Literal["chosen", "held"]
 HALVES: tuple[Half, ...] = ("chosen", "held")
-"""The constants of the estimator's evidence and of trials were chosen on the first half of each base model;
-the other was run for the report alone."""
+"""Halves of the tasks of each base model. The constants of the estimator's evidence and of trials were chosen
+on `chosen`. Only reports use `held`."""
 
 _DIGEST_BYTES = 12
 BOTH: tuple[MergeMode, ...] = ("temporal", "spatial")
@@ -48,11 +48,11 @@ class MergingSetting:
     drawn: int | None = None
     """Number of jobs that are drawn from the mix of the workload; None for the jobs of the file."""
     load: float = 1.0
-    """Load by drawn jobs: arrivals per GPU and time, over those of the file on 32 GPUs."""
+    """Load of drawn jobs: arrivals per GPU and time, divided by those of the file on 32 GPUs."""
     seed: int = 0
     """Seed of drawn jobs."""
     half: Half | None = None
-    """Half of the tasks whose jobs are used, see `in_half`."""
+    """Half of the tasks; only its jobs are used. See `in_half`."""
 
     @property
     def cluster(self) -> GpuCluster:
@@ -144,8 +144,8 @@ def _digest(profiles: str, model: str, workload: str) -> str:
 
 
 def in_half(measured: Sequence[WorkloadJob], half: Half) -> list[WorkloadJob]:
-    """Return the jobs of every other task by frequency, from the most frequent one on, or of the tasks
-    between."""
+    """Return the jobs of a half of the tasks. Sorted from the most frequent task on, the first, third, fifth
+    and so on are `chosen`, and the others are `held`."""
     by_task = Counter(job.task for job in measured)
     ranked = sorted(by_task, key=lambda task: (-by_task[task], task))
     kept = set(ranked[HALVES.index(half) :: 2])
@@ -157,8 +157,8 @@ def draw(
 ) -> tuple[WorkloadJob, ...]:
     """Draw jobs uniformly from those of a measured workload.
 
-    They arrive over a span in which each GPU gets `load` times as many as one of the measured cluster, with
-    the densities of the workload.
+    Their arrival times follow the distribution of the measured times. The time scale is such that a GPU gets
+    `load` times the arrivals of a GPU of the measured cluster.
 
     Args:
         measured: jobs with increasing times of submission.
@@ -169,7 +169,7 @@ def draw(
     """
     times_s = sorted(job.submitted_s for job in measured)
     if len(times_s) < 2:
-        raise ValueError("a mix is drawn from two jobs at least")
+        raise ValueError("a mix needs at least two measured jobs to draw from")
     stretch = count / len(measured) * MEASURED_GPUS / gpus / load
     rng = random.Random(f"workload/{seed}")
     submitted_s = sorted(stretch * _at(times_s, rng.random()) for _ in range(count))

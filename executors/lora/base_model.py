@@ -43,8 +43,8 @@ LEAST_TOKENS = 2
 
 _WINDOWS = ("sliding_window", "attention_chunk_size", "attention_window", "local_attention")
 _CHANGING_ROTARY = ("dynamic", "longrope")
-"""Kinds of rotary positions whose frequencies depend on the longest sequence of a batch, once it is longer
-than in the model's training: a neighbour would change them."""
+"""Rotary types that rescale with the longest sequence of a batch, beyond the length of the model's training.
+Another task's sequence would change the result."""
 
 _ERROR_CHARACTERS = 300
 
@@ -67,7 +67,7 @@ def longest_sequence_tokens(config: PretrainedConfig, position_offset: int) -> i
         if isinstance(window, int) and window > 0:
             limits.append(window)
     rotary = getattr(config, "rope_parameters", None) or {}
-    # One for all layers, or one for each kind of layer.
+    # The config has one entry for all layers, or one per layer type.
     for each in (rotary, *(value for value in rotary.values() if isinstance(value, dict))):
         if each.get("rope_type") in _CHANGING_ROTARY:
             limits.append(each.get("original_max_position_embeddings") or positions or UNLIMITED_TOKENS)
@@ -101,7 +101,7 @@ class SharedBase:
         tokenizer: tokenizer of the model.
         objective: objective of its training.
         sites: layers that can have an adapter, by dotted name.
-        heads: modules of which each task has its own, trained in full: empty, or a classifier's head.
+        heads: modules that each task trains in full: the classifier's head; empty for language models.
         frozen_layers: number of first layers that can have no adapter.
         address: name by which users load the model: on the Hugging Face hub or elsewhere.
         proof: proof that its packed passes are right; None before the proof.
@@ -168,11 +168,11 @@ def load_base(
         address: name by which users load the model; default: the folder's name.
 
     Raises:
-        BaseModelError: the directory has no safetensors weights (pickled ones are refused, since loading them
-            runs code), they are incomplete or quantised, there is no tokenizer or one of more tokens than the
-            model has embeddings, its chat template is invalid, it is neither of a causal language model nor
-            of a sequence classifier, or is not proven to compute the same in packed batches as alone (see
-            `prove`).
+        BaseModelError: the directory cannot be used. Its weights must be complete, unquantised safetensors;
+            pickled weights are refused, since loading them runs code. The tokenizer must have at most as many
+            tokens as the model has embeddings, and a valid chat template. The model must be a causal language
+            model or a sequence classifier. `prove` must show that it computes the same in packed batches as
+            alone.
     """
     directory = default_base_directory() if directory is None else directory
     base = load_unproven(directory, read_config(directory), torch.device(device))
@@ -196,7 +196,7 @@ def load_unproven(directory: Path, config: PretrainedConfig, device: torch.devic
     with blamed_on_config(directory):
         model, objective = _load_model(directory, config, dtype)
         if not model._supports_attention_backend:
-            what = f"{type(model).__name__} takes no attention implementation by name"
+            what = f"{type(model).__name__} does not support selecting an attention implementation"
             raise BaseModelError(f"{directory}: {what}")
         model.set_attn_implementation(PACKED_ATTENTION)
         tokenizer = load_tokenizer(directory, model)

@@ -134,7 +134,7 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
                     self._end(time_s, job)
 
     def evaluation(self) -> MergingEvaluation:
-        """Return the measures so far."""
+        """Return the figures so far."""
         done = [job for job in self.kept() if job.state == "completed"]
         rho = list(self._fairness().values())
         makespan_s = 0.0 if self._first_s is None or self._last_s is None else self._last_s - self._first_s
