@@ -16,7 +16,7 @@ from infra.kafka.settings import BrokerSettings, broker_settings
 from infra.kafka.storage import DataDirectory
 from schemas.errors import require_extra
 from schemas.kafka_connection import KafkaConnection, KafkaSettings
-from schemas.services import described_fault
+from schemas.service_base import described_fault
 from streams.kafka.administration import Administration
 from streams.kafka.faults import BrokerError, UnansweredError
 

@@ -19,7 +19,7 @@ from schemas.codec import DecisionEnvelope
 from schemas.compatibility import violations
 from schemas.questions import SolvePosed
 from schemas.registry import DECISION_TYPES, EVENT_TYPES
-from schemas.views import JobState, ZoneState
+from schemas.view_records import JobState, ZoneState
 
 SPEC = Path(__file__).parent / "spec"
 """Folder of the committed documents; those of each release are in `released/<version>` below."""

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from bench.elastic.instances import (
+from bench.elastic.random_instances import (
     INFERENCE_GPUS,
     TRAINING_GPUS,
     BusyCell,

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from bench.figures import Measurement, Result, Table, Value
-from bench.merging.instances import InstanceShape, measured_mix, synthetic
-from bench.merging.trial import MergingSetting
+from bench.merging.merging_trial import MergingSetting
+from bench.merging.random_instances import InstanceShape, measured_mix, synthetic
 from bench.runs import on_one_core
 from schemas.merging.problems import MergeProblem
 from schemas.merging.settings import MergingPolicy

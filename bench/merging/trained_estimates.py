@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from bench.figures import Measurement, Result, Table, Value
 from bench.merging.estimates import KnownMerge
-from bench.merging.estimators import SPLITS, Question, unseen_pairs
+from bench.merging.forecast_gains import SPLITS, Question, unseen_pairs
 from bench.merging.trained import (
     EVALUATIONS_PER_EPOCH,
     TrainedBackbone,

@@ -17,9 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 from bench.moe.unscheduled import UnscheduledCommunication
 from bench.network import Rank
 from executors.moe.parallel.coordination import AgreedOrder
+from executors.moe.parallel.expert_groups import Lanes, connect_expert_groups
 from executors.moe.parallel.experts import ParallelExperts
 from executors.moe.parallel.gradients import GradientAverage, leave_out_of_averages
-from executors.moe.parallel.groups import Lanes, connect_expert_groups
 from executors.moe.parallel.micro_ops import MicroOpRecord
 from executors.moe.parallel.packing import Packing
 from executors.moe.parallel.scheduler import Communication, CommunicationScheduler

@@ -9,7 +9,7 @@ from statistics import median
 import numpy as np
 
 from bench.testbed.fleet import SAMPLES_PER_S
-from infra.simulation.elastic.workers import VirtualWorkers, WorkerPauses, measured_steps
+from infra.simulation.elastic.virtual_workers import VirtualWorkers, WorkerPauses, measured_steps
 from infra.simulation.simulator import Step
 from schemas.elastic.commands import WorkersAssigned
 from schemas.fleet import RunFinished, RunProgressed

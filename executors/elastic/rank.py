@@ -35,13 +35,13 @@ from executors.lora.adapted_pass import precision
 from executors.lora.adapter import adamw
 from executors.lora.base_model import load_tokenizer
 from executors.lora.batch import TokenSequence
-from executors.lora.checkpoint import ADAPTER_TENSORS, FIRST_MOMENT, OPTIMIZER_TENSORS, SECOND_MOMENT
 from executors.lora.dataset import DatasetError, DatasetRoot
 from executors.lora.faults import described
 from executors.lora.model_kind import BaseModelError, is_classifier, read_config, text_records
 from executors.lora.pretrained import load_pretrained, refuse_missing
 from executors.lora.randomness import derive_seed
 from executors.lora.records import with_columns
+from executors.lora.task_files import ADAPTER_TENSORS, FIRST_MOMENT, OPTIMIZER_TENSORS, SECOND_MOMENT
 from executors.throttle import throttle
 from schemas.base import Record
 from schemas.lora import LoraHyperparameters

@@ -13,8 +13,8 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from executors.lora.checkpoint import ADAPTER_CONFIG, ADAPTER_TENSORS
 from executors.lora.model_files import fault_in_files
+from executors.lora.task_files import ADAPTER_CONFIG, ADAPTER_TENSORS
 from schemas.lora import LoraHyperparameters
 
 

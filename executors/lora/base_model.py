@@ -20,6 +20,7 @@ from transformers import (
 from executors.lora.adapter import AdapterLayout, inject
 from executors.lora.default_base import default_base_directory
 from executors.lora.fused_layers import FusedHead, FusedLinear
+from executors.lora.lora_task import LoraTask
 from executors.lora.model_files import (
     fault_in_files,
     fault_in_tokenizer,
@@ -33,7 +34,6 @@ from executors.lora.pretrained import load_pretrained, refuse_missing
 from executors.lora.probe.deviation import Proof, UnprovenBaseError
 from executors.lora.probe.prove import prove
 from executors.lora.randomness import derive_seed
-from executors.lora.task import LoraTask
 
 UNLIMITED_TOKENS = 1_048_576
 """Longest sequence of a job."""

@@ -17,9 +17,9 @@ from executors.lora.batch import PackedBatch, pack
 from executors.lora.dataset import DatasetRoot, RecentIndices
 from executors.lora.delivered import open_delivered
 from executors.lora.faults import UpdateError, raise_if_device_is_lost
+from executors.lora.lora_task import LoraTask, TaskState
 from executors.lora.records import with_columns
 from executors.lora.resident import ResidentTask, new_state
-from executors.lora.task import LoraTask, TaskState
 from schemas.lora import Delivery
 
 BYTES_PER_GIB = 2**30

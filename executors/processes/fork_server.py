@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, cast
 
-from schemas.services import require_extra_of
+from schemas.service_base import require_extra_of
 
 PRELOADED = (
     "torch",

@@ -22,7 +22,7 @@ from typing import Generic, TypeVar
 from pydantic import BaseModel, TypeAdapter
 
 from executors.processes.fork_server import PRELOADED, Surroundings, prepare, share
-from schemas.services import begin_log
+from schemas.service_base import begin_log
 
 M = TypeVar("M")
 

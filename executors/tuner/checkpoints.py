@@ -16,8 +16,8 @@ from torch import Tensor
 
 from executors.lora.adapter import AdapterLayout
 from executors.lora.base_model import SharedBase
-from executors.lora.checkpoint import ADAPTER_TENSORS, decode_state, encode_state, publish_adapter
-from executors.lora.task import AdapterState, LoraTask, TaskState
+from executors.lora.lora_task import AdapterState, LoraTask, TaskState
+from executors.lora.task_files import ADAPTER_TENSORS, decode_state, encode_state, publish_adapter
 from executors.node.checkpoints import Checkpoint, StaleWriterError
 from executors.node.files import digest_of
 from executors.node.places import result_path

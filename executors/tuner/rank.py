@@ -33,8 +33,8 @@ from executors.tuner.pipeline.succession import FindSuccessor
 from executors.tuner.profiling import ProfileRun
 from executors.tuner.rank_resources import PartQueue, RankResources
 from executors.tuner.replicas import Replicas
-from executors.tuner.task import TaskRun
 from executors.tuner.task_rank import TaskRank
+from executors.tuner.task_run import TaskRun
 from schemas.merging.commands import TransferMode
 from schemas.merging.workload import MAX_ITERATIONS
 

@@ -10,7 +10,7 @@ from executors.gang.group import ProcessGroup
 from executors.gang.meeting import Meeting
 from executors.gang.messages import Membership
 from executors.lora.batch import TokenSequence
-from executors.lora.task import AdapterState
+from executors.lora.lora_task import AdapterState
 from executors.tuner.checkpoints import fresh_from
 from executors.tuner.data import annealing_exponent, draw_sources, shares
 from executors.tuner.faults import fault_of

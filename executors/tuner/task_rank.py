@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, Protocol
 from executors.gang.folder import JobFolder
 from executors.gang.meeting import Assembly, Meeting
 from executors.gang.messages import Membership
-from executors.lora.task import AdapterState
+from executors.lora.lora_task import AdapterState
 from executors.tuner.faults import FieldError, HaltedError, JobError
 from executors.tuner.opening import TrainingJob
 from executors.tuner.training import TrainingStep

@@ -19,12 +19,12 @@ from infra.commands.options import (
 )
 from infra.commands.output import print_json, remark, show
 from infra.errors import CommandError
+from infra.lender.lending_zones import PresenceReader, lending_zone
 from infra.lender.prometheus import MeasuredLoad, Prometheus
 from infra.lender.reporting import LoadReporter
-from infra.lender.zones import PresenceReader, lending_zone
 from infra.workloads.elastic.loads import read_load_samples
 from schemas.inference import InferenceLoadReported
-from schemas.services import begin_service, stopped_by_signals
+from schemas.service_base import begin_service, stopped_by_signals
 
 Cell = Annotated[str, typer.Option(help="The zone's cell.", show_default=False)]
 Zone = Annotated[str, typer.Option(help="The zone that lends, one with `lending`.", show_default=False)]

@@ -8,7 +8,7 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from infra.deployment.folders import Folders
+from infra.deployment.deployment_folders import Folders
 from infra.errors import disk_faults
 from schemas.lora import Dataset
 

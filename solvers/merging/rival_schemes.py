@@ -13,7 +13,7 @@ import numpy as np
 
 from solvers.common.genetic import Options, search
 from solvers.compiled import Floats, Ints
-from solvers.merging.scheme import (
+from solvers.merging.scheme_interface import (
     Contender,
     by_arrival,
     fixed_size,

@@ -11,7 +11,7 @@ import pyomo.environ as pyo
 from pyomo.contrib.solver.solvers.highs import Highs
 from pyomo.core.expr import LinearExpression
 
-from solvers.merging.scheme import Contender, size_within
+from solvers.merging.scheme_interface import Contender, size_within
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from schemas.errors import ReadableError
 from schemas.kafka_connection import KafkaConnection
-from schemas.services import EXIT_UNANSWERED
+from schemas.service_base import EXIT_UNANSWERED
 
 
 class BrokerError(ReadableError):

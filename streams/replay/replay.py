@@ -11,8 +11,8 @@ from typing import Literal
 from schemas.codec import Decision, InvalidRecordError, decode_decision
 from streams.cell.cell import Cell, LedgerEvent
 from streams.cell.rules import RULES, RuleBook
-from streams.replay.chains import Chains
-from streams.replay.demands import Demanded, DemandedDecisions
+from streams.replay.chain_check import Chains
+from streams.replay.demanded_decisions import Demanded, DemandedDecisions
 from streams.replay.heads import Head, HeadCheck, KeptHead
 from streams.replay.stretches import FindState, Stretch, StretchFold, no_state
 

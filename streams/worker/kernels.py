@@ -15,7 +15,7 @@ from schemas.cells import CellConfigured, Zone
 from schemas.codec import Envelope
 from schemas.installed import KINDS
 from schemas.interpreters import python_command
-from schemas.services import stay_in_background
+from schemas.service_base import stay_in_background
 from solvers.compiled import NotKeptError, change_over, compiling, interpret, loading
 from solvers.kernel_cache import COMPILED_WITHIN_S, kernels_folder
 from streams.cell.cell import Cell, LedgerEvent

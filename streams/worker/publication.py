@@ -33,7 +33,7 @@ from schemas.topics import (
     dead_letter_name,
     topic_name,
 )
-from schemas.views import JobState, ZoneState
+from schemas.view_records import JobState, ZoneState
 from streams.cell.cell import Cell
 from streams.kafka.publisher import Confirmation, Publisher
 from streams.kafka.records import ReadRecord, SentRecord

@@ -13,7 +13,7 @@ from confluent_kafka.admin import NewTopic
 
 from schemas.access import use_of_topics
 from schemas.cells import MAX_SNAPSHOT_BYTES, CellConfigured
-from schemas.services import EXIT_FAILED, EXIT_UNFIT, SETTINGS_FAULTS, begin_service, described_fault
+from schemas.service_base import EXIT_FAILED, EXIT_UNFIT, SETTINGS_FAULTS, begin_service, described_fault
 from schemas.topics import COMMANDS, INPUTS, LEDGER, SNAPSHOTS, topic_name
 from streams.cell.rules import RULES, RuleBook, RulesError
 from streams.kafka.administration import Administration

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from bench.figures import Conditions, Measurement, Table
 from bench.goals import Goal, Plausibility, goals, missed
-from bench.report import dumps, report, write_artefacts
+from bench.output import dumps, report, write_artefacts
 from bench.suite import SUITES
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from executors.node.settings import ExecutorSettings
 from infra.deployment.cells import PresentCell
+from infra.deployment.deployment_folders import Folders
 from infra.deployment.executors import executor_environment, served_nodes
-from infra.deployment.folders import Folders
 from schemas.cells import Borrower, CellConfigured, GpuType, Lending, Node, Zone
 from schemas.elastic.settings import ElasticPolicy
 from tests.support.cells import configuration, zone

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from infra.cli import run
-from infra.views.state import MOST_ROWS, state_lines
+from infra.views.state_lines import MOST_ROWS, state_lines
 from schemas.elastic.commands import WorkersAssigned
 from streams.cell.cell import Cell
 from streams.replay.files import ledger_line

@@ -16,7 +16,7 @@ import yaml
 
 from infra.deployment.deployment import Deployment as LocalDeployment
 from infra.deployment.deployment import DeploymentSpec
-from infra.deployment.folders import Folders
+from infra.deployment.deployment_folders import Folders
 from infra.kafka.local import LocalKafka
 from infra.log.publisher import EventPublisher, PublishError
 from infra.log.target import Target

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from executors.lora.default_base import default_base_directory
 from infra.demo.data import pieces, write_task
 from infra.demo.merging import tuning_workload, write_tasks
-from infra.deployment.folders import Folders
+from infra.deployment.deployment_folders import Folders
 from schemas.fleet import RunStarted
 from schemas.jobs import JobSubmitted
 from schemas.merging.commands import TaskAssigned

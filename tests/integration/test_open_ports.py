@@ -15,7 +15,7 @@ import yaml
 from executors.lora.default_base import default_base_directory
 from infra.cli import run
 from infra.demo.data import write_datasets
-from infra.deployment.folders import Folders
+from infra.deployment.deployment_folders import Folders
 from infra.kafka.files import open_to_others
 from infra.kafka.local import LocalKafka
 from tests.integration.deployment import ROOT, Up, demo_bid, until

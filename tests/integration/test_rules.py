@@ -14,7 +14,7 @@ from infra.topics import ensure_topics
 from schemas.base import Event
 from schemas.codec import decode_event
 from schemas.rules import RulesAdopted
-from schemas.services import EXIT_UNFIT
+from schemas.service_base import EXIT_UNFIT
 from schemas.topics import RULES_STATES, topics
 from streams.cell.cell import Cell
 from streams.cell.ledger import ledger_event_of

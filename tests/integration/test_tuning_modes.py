@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from infra.demo.merging import tuning_workload, write_tasks
-from infra.deployment.folders import Folders
+from infra.deployment.deployment_folders import Folders
 from schemas.decisions import JobCompleted
 from schemas.jobs import JobSubmitted, JobWithdrawalRequested
 from schemas.merging.commands import TaskAssigned

@@ -35,7 +35,7 @@ from solvers.auction.posted.prices import PostedPrices
 from streams.cell.cell import Cell
 from streams.cell.live_bytes import LiveBytes, job_bytes
 from streams.policies.auction.batch_admission import MOST_BIDS
-from streams.policies.auction.job import NODE_SLOT_BYTES, ZONE_BYTES
+from streams.policies.auction.planned_job import NODE_SLOT_BYTES, ZONE_BYTES
 from tests.support.cells import (
     EPOCH_S,
     UNIT,

@@ -12,7 +12,7 @@ from schemas.cells import CellConfigured
 from schemas.fleet import RunStarted
 from schemas.lora_commands import RunOrder, SlotAssigned
 from streams.cell.cell import Cell
-from streams.policies.auction.job import LATE_REPORT_SLOTS, slot_of_run
+from streams.policies.auction.planned_job import LATE_REPORT_SLOTS, slot_of_run
 from tests.support.cells import (
     EPOCH_S,
     SLOT_S,

@@ -16,7 +16,7 @@ from schemas.kind import PolicySettings
 from solvers.auction.posted.prices import PostedPrices
 from streams.cell.cell import Cell, LedgerEvent
 from streams.cell.live_bytes import job_bytes
-from streams.policies.auction.job import LATE_REPORT_SLOTS, ZONE_BYTES
+from streams.policies.auction.planned_job import LATE_REPORT_SLOTS, ZONE_BYTES
 from streams.policies.auction.zone import AuctionZone
 from tests.support.described import check_described
 from tests.support.sentences import check_sentences

@@ -25,7 +25,7 @@ from executors.tuner.rank import TaskOpener
 from executors.tuner.rank_resources import PartQueue, RankResources
 from executors.tuner.runner import _REPORTS
 from executors.tuner.settings import TunerSettings
-from executors.tuner.task import TaskRun
+from executors.tuner.task_run import TaskRun
 from executors.tuner.training import Trainer, new_adapter
 from schemas.fleet import RunReport
 from schemas.merging.commands import ProfileOrdered, TaskAssigned

@@ -13,11 +13,11 @@ from executors.lora.adapted_pass import adapters_placed, loss_logits, precision
 from executors.lora.adapter import Adapter, AdapterLayout
 from executors.lora.batch import LabelledSequence, TextSequence, TokenSequence, pack
 from executors.lora.fused_layers import FusedLinear, HeadUse, SiteAdapter
+from executors.lora.lora_task import LoraTask
 from executors.lora.packed_attention import PACKED_ATTENTION
 from executors.lora.randomness import StreamedMasks, derive_seed
 from executors.lora.records import LabelledRecords
 from executors.lora.segment_products import Rows
-from executors.lora.task import LoraTask
 
 if TYPE_CHECKING:
     from executors.lora.base_model import SharedBase

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from executors.moe.parallel.expert_groups import ExpertGroups
 from executors.moe.parallel.gradients import GradientAverage
-from executors.moe.parallel.groups import ExpertGroups
 from executors.moe.parallel.micro_ops import Pending
 from executors.moe.parallel.packing import MicroOpTimes
 from executors.moe.parallel.scheduler import Communication

@@ -17,7 +17,7 @@ from torch.distributed import ProcessGroup, Work
 
 from executors.gang.group import DisagreementError
 from executors.gang.meeting import CollectiveLostError
-from executors.moe.parallel.groups import Lanes
+from executors.moe.parallel.expert_groups import Lanes
 from executors.moe.parallel.micro_ops import (
     CollectiveKind,
     DeviceTimes,

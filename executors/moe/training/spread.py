@@ -16,9 +16,9 @@ from executors.gang.meeting import lost_at
 from executors.moe.block import moe_blocks
 from executors.moe.parallel.coordination import AgreedOrder
 from executors.moe.parallel.exchange import agreed_budget, exchange_experts
+from executors.moe.parallel.expert_groups import connect_expert_groups
 from executors.moe.parallel.experts import ParallelExperts
 from executors.moe.parallel.gradients import GradientAverage, leave_out_of_averages
-from executors.moe.parallel.groups import connect_expert_groups
 from executors.moe.parallel.micro_ops import MicroOpRecord, part_bytes
 from executors.moe.parallel.offloading import put_together, split_like
 from executors.moe.parallel.packing import MicroOpTimes, Packing, resident_experts

@@ -11,17 +11,17 @@ import torch
 from executors.gang.meeting import Meeting
 from executors.gang.messages import Membership
 from executors.lora.base_model import SharedBase
+from executors.lora.lora_task import AdapterState
 from executors.lora.resident import new_state
-from executors.lora.task import AdapterState
 from executors.tuner.faults import fault_in, fault_of
 from executors.tuner.opening import OpenTask, TrainingJob, task_state
 from executors.tuner.pipeline.group import Channel, StageGroup
 from executors.tuner.pipeline.partition import Direction
 from executors.tuner.pipeline.pipeline_rank import PipelineRank
+from executors.tuner.pipeline.pipeline_task import PipelineTask, load_task
 from executors.tuner.pipeline.preparation import PipelinePlan, PreparedTask, prepare_task
 from executors.tuner.pipeline.structure import partition_by_parameters, structure_of
 from executors.tuner.pipeline.succession import FindSuccessor, StoredTask, Successions, switch
-from executors.tuner.pipeline.task import PipelineTask, load_task
 from executors.tuner.reports import measured_step
 from executors.tuner.settings import TunerSettings
 from executors.tuner.task_rank import LastStep, Succession, agree_on_positions

@@ -28,8 +28,8 @@ from solvers.auction.mechanism.search import Schedule
 from streams.cell.jobs import Job
 from streams.cell.live_bytes import Refusal
 from streams.policies.auction.book import JobBook
-from streams.policies.auction.job import PlannedJob, planned_bytes, profiles_bytes
 from streams.policies.auction.offers import certificate_of, offer_of
+from streams.policies.auction.planned_job import PlannedJob, planned_bytes, profiles_bytes
 from streams.policies.auction.vendors import Vendors
 from streams.policies.ignored import unknown_solve
 from streams.policies.policy import ZoneContext

@@ -19,7 +19,7 @@ from solvers.auction.market.window import VendorOption
 from solvers.auction.mechanism.mechanism import Counted, Request
 from streams.cell.jobs import Job
 from streams.policies.auction.admission import Bid
-from streams.policies.auction.job import ZONE_BYTES
+from streams.policies.auction.planned_job import ZONE_BYTES
 
 
 @dataclass(frozen=True)

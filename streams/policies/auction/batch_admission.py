@@ -33,8 +33,8 @@ from streams.policies.auction.batch import (
     slots_for,
     unpacked,
 )
-from streams.policies.auction.job import ZONE_BYTES
 from streams.policies.auction.offers import certificate_evidence
+from streams.policies.auction.planned_job import ZONE_BYTES
 from streams.policies.ignored import unknown_solve
 from streams.policies.policy import ZoneContext
 

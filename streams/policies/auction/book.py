@@ -20,9 +20,9 @@ from solvers.auction.market.fleet import Calendar
 from solvers.auction.market.market import Market, Placement
 from solvers.auction.mechanism.auctioneer import Auctioneer
 from streams.cell.jobs import Job
-from streams.policies.auction.job import LATE_REPORT_SLOTS, PlannedJob, Setback, run_id_of
 from streams.policies.auction.offers import certificate_evidence
-from streams.policies.auction.order import VendorOrder
+from streams.policies.auction.planned_job import LATE_REPORT_SLOTS, PlannedJob, Setback, run_id_of
+from streams.policies.auction.vendor_order import VendorOrder
 from streams.policies.policy import ZoneContext
 
 

@@ -18,7 +18,7 @@ from solvers.auction.mechanism.auctioneer import Auctioneer
 from streams.cell.jobs import Job
 from streams.policies.auction.admission import AdmissionControl
 from streams.policies.auction.book import JobBook
-from streams.policies.auction.job import LATE_REPORT_SLOTS, PlannedJob
+from streams.policies.auction.planned_job import LATE_REPORT_SLOTS, PlannedJob
 from streams.policies.policy import BrokenPromise, ZoneContext
 
 

@@ -9,8 +9,8 @@ from solvers.auction.market.fleet import Calendar
 from solvers.auction.mechanism.auctioneer import Auctioneer
 from solvers.auction.mechanism.search import SEARCH_BUDGET_STEPS, Schedule
 from streams.policies.auction.book import JobBook
-from streams.policies.auction.job import NODE_SLOT_BYTES, PlannedJob, Setback
 from streams.policies.auction.offers import certificate_evidence, plan_of
+from streams.policies.auction.planned_job import NODE_SLOT_BYTES, PlannedJob, Setback
 from streams.policies.policy import ZoneContext
 
 REPLAN_STEPS_PER_EVENT = 16_000_000

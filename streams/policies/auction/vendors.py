@@ -26,9 +26,9 @@ from solvers.auction.market.window import VendorOption, undominated, vendor_opti
 from solvers.auction.mechanism.auctioneer import Auctioneer
 from solvers.auction.mechanism.search import Schedule
 from streams.policies.auction.book import JobBook
-from streams.policies.auction.job import PlannedJob
-from streams.policies.auction.order import MOST_ORDERS, VendorOrder, order_id_of
+from streams.policies.auction.planned_job import PlannedJob
 from streams.policies.auction.replanning import Replanner
+from streams.policies.auction.vendor_order import MOST_ORDERS, VendorOrder, order_id_of
 from streams.policies.orders import facts_of_failure
 from streams.policies.policy import ZoneContext
 

@@ -29,8 +29,8 @@ from streams.cell.nodes import NodeChange
 from streams.policies.auction.admission import Bid, Verdicts
 from streams.policies.auction.book import JobBook
 from streams.policies.auction.invariants import broken_invariants, broken_promises
-from streams.policies.auction.job import profiles_bytes, slot_of_run
 from streams.policies.auction.offers import basis_of, certificate_of, class_prices, priced
+from streams.policies.auction.planned_job import profiles_bytes, slot_of_run
 from streams.policies.auction.policies import admission_control_of, auctioneer_of, market_of, opening_of
 from streams.policies.auction.profiles import measure, profiles_of
 from streams.policies.auction.replanning import Replanner

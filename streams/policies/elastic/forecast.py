@@ -10,8 +10,8 @@ from operator import attrgetter
 from schemas.elastic.outcomes import ElasticForecast
 from schemas.elastic.workload import ElasticWorkload
 from solvers.elastic.demand import Pool
+from streams.policies.elastic.elastic_job import QueueEntry
 from streams.policies.elastic.expectation import Expectation
-from streams.policies.elastic.job import QueueEntry
 from streams.policies.elastic.turns import QueueTurns
 from streams.policies.elastic.workforce import Workforce
 

@@ -21,7 +21,7 @@ ELASTIC = PolicyKind(
         "event.ignored": ("job_ending",),
     },
     view="infra.views.elastic.view:ElasticView",
-    virtual_runners={WorkersAssigned.RUNNER: "infra.simulation.elastic.workers:VirtualWorkers"},
+    virtual_runners={WorkersAssigned.RUNNER: "infra.simulation.elastic.virtual_workers:VirtualWorkers"},
     drawn="infra.workloads.elastic.drawing:draw",
     figures="infra.figures.elastic.figures:ElasticFigures",
     warm_up="streams.policies.elastic.warm_up:story",

@@ -8,7 +8,7 @@ from solvers.elastic.cluster import placing_order
 from solvers.elastic.cluster_parts import Kind
 from solvers.elastic.demand import JobDemand, Pool, WorkerGrant
 from solvers.elastic.making_room import MovableWorkers
-from streams.policies.elastic.job import ElasticJob
+from streams.policies.elastic.elastic_job import ElasticJob
 from streams.policies.elastic.workforce import Workforce
 
 

@@ -11,7 +11,7 @@ from schemas.elastic.workload import MAX_WORKERS, ElasticWorkload
 from schemas.facts import NO_FACTS, Fact, Facts
 from solvers.elastic.cluster import Cluster
 from solvers.elastic.demand import POOLS, JobDemand, Pool, Scheme, WorkerGrant
-from streams.policies.elastic.job import ElasticJob
+from streams.policies.elastic.elastic_job import ElasticJob
 from streams.policies.elastic.placing import RoundPlacement, ScatteredRoom
 from streams.policies.elastic.profiles import KnownSteps
 from streams.policies.elastic.sizes import ServerSizes

@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import Any
 
 from streams.cell.states import Stateful
-from streams.policies.elastic.job import ElasticJob
+from streams.policies.elastic.elastic_job import ElasticJob
 from streams.policies.elastic.workforce import Workforce
 
 MOST_TURNS = 4

@@ -14,7 +14,7 @@ from solvers.elastic.cluster import Cluster
 from solvers.elastic.demand import WorkerGrant
 from solvers.elastic.lent import hosted_job
 from solvers.elastic.making_room import leave
-from streams.policies.elastic.job import ElasticJob, QueueEntry
+from streams.policies.elastic.elastic_job import ElasticJob, QueueEntry
 from streams.policies.elastic.profiles import ElasticProfiles, KnownSteps, kind_of
 from streams.policies.elastic.sizes import LeastDemand
 from streams.policies.gang.gangs import Cause, Why

@@ -17,10 +17,10 @@ from solvers.elastic.lent import hosted_job, lent_by
 from streams.cell.jobs import Job
 from streams.cell.nodes import NodeChange
 from streams.policies.elastic.clearing import ClearedServers
+from streams.policies.elastic.elastic_job import ElasticJob, QueueEntry
 from streams.policies.elastic.expectation import Expectation
 from streams.policies.elastic.forecast import RoundTimes, forecast
 from streams.policies.elastic.invariants import broken_invariants
-from streams.policies.elastic.job import ElasticJob, QueueEntry
 from streams.policies.elastic.profiles import ElasticProfiles
 from streams.policies.elastic.rounds import Rounds
 from streams.policies.elastic.schemes import choice_of, scheme_of

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from streams.policies.experts.job import MoeJob
+from streams.policies.experts.moe_job import MoeJob
 from streams.policies.gang.turns import UserTurns
 from streams.policies.gpus import Gpus
 

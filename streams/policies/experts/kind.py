@@ -22,7 +22,7 @@ EXPERTS = PolicyKind(
         "job.refunded": ("time_over",),
         "event.ignored": ("job_ending", "unusable_report"),
     },
-    virtual_runners={RanksAssigned.RUNNER: "infra.simulation.experts.ranks:VirtualRanks"},
+    virtual_runners={RanksAssigned.RUNNER: "infra.simulation.experts.virtual_ranks:VirtualRanks"},
     drawn="infra.workloads.experts:draw",
     figures="infra.figures.experts.figures:ExpertsFigures",
     view="infra.views.experts.view:ExpertsView",

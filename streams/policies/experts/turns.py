@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 
-from streams.policies.experts.job import MoeJob
+from streams.policies.experts.moe_job import MoeJob
 from streams.policies.gang.turns import UserTurns
 
 MOST_PASSED = 8

@@ -22,7 +22,7 @@ from transformers import (
 from executors.lora.base_model import SharedBase
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import FusedEngine
-from executors.lora.task import LLAMA_TARGET_MODULES, LoraTask
+from executors.lora.lora_task import LLAMA_TARGET_MODULES, LoraTask
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from executors.lora.base_model import BaseModelError, SharedBase, load_base
 from executors.lora.dataset import Cursor, DatasetError, DatasetRoot, next_indices
 from executors.lora.engine import FusedEngine
-from executors.lora.task import LoraTask
+from executors.lora.lora_task import LoraTask
 from tests.support.checkpoints import load, save
 from tests.support.classifiers import (
     FAMILIES,

@@ -11,7 +11,7 @@ import torch
 from executors.lora.base_model import SharedBase
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import FusedEngine
-from executors.lora.task import LoraTask
+from executors.lora.lora_task import LoraTask
 
 MakeTask = Callable[..., LoraTask]
 

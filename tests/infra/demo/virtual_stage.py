@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from infra.demo.stage import Stage
+from infra.demo.demo_environment import Stage
 from infra.figures.board import Boards
 from schemas.base import Event
 from schemas.cells import CellConfigured

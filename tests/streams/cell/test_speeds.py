@@ -9,7 +9,7 @@ from schemas.cells import ThroughputRow
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded
 from schemas.lora_commands import RunCancelled, SlotAssigned
 from streams.cell.cell import Cell
-from streams.policies.auction.job import LATE_REPORT_SLOTS
+from streams.policies.auction.planned_job import LATE_REPORT_SLOTS
 from tests.support.cells import (
     EPOCH_S,
     SLOT_S,

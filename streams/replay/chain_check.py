@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from streams.cell.chain import CHAIN_BYTES, CHAIN_START, chained_part, next_link
-from streams.replay.demands import Demanded, Link
+from streams.replay.demanded_decisions import Demanded, Link
 from streams.replay.heads import Head, HeadCheck
 
 _CHAIN_SUFFIX_BYTES = len(b',"chain":"') + 2 * CHAIN_BYTES + len(b'"}')

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench.merging.estimates import Backbone, KnownMerge, KnownTask
-from bench.merging.estimators import SPLITS, compare_estimators, published_gains
+from bench.merging.forecast_gains import SPLITS, compare_estimators, published_gains
 from solvers.merging.pairs import Candidate, GainOutcome
 
 TASKS = ("a", "b", "c")

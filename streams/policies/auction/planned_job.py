@@ -15,7 +15,7 @@ from solvers.auction.mechanism.mechanism import Counted
 from streams.cell.jobs import Job
 from streams.cell.packing import pack, unpack
 from streams.cell.states import NO_STATE, from_state, state_of
-from streams.policies.auction.order import ORDER_BYTES, VendorOrder
+from streams.policies.auction.vendor_order import ORDER_BYTES, VendorOrder
 
 Setback = Literal[
     "node_lost", "node_leaving", "behind_plan", "run_failed", "delivery_late", "delivery_failed"

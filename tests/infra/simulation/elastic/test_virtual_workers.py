@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from infra.simulation.elastic.workers import PREEMPTION_S, VirtualWorkers, WorkerPauses
+from infra.simulation.elastic.virtual_workers import PREEMPTION_S, VirtualWorkers, WorkerPauses
 from infra.simulation.event_queue import EventQueue, EventRank
 from schemas.elastic.commands import Member, WorkersAssigned, WorkersReleased
 from schemas.fleet import RunFinished, RunProgressed, RunStarted

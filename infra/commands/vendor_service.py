@@ -16,13 +16,13 @@ from infra.commands.options import (
     settings_faults,
     target_of,
 )
-from infra.deployment.folders import Folders, default_data_dir
+from infra.deployment.deployment_folders import Folders, default_data_dir
 from infra.errors import CommandError
 from infra.event_files import read_vendor_quotes
 from infra.vendor.preparation import LengthLimits, Preparation
 from infra.vendor.service import VendorService
 from schemas.auction.bids import VendorQuoted
-from schemas.services import ServiceSettings, begin_service, stopped_by_signals
+from schemas.service_base import ServiceSettings, begin_service, stopped_by_signals
 
 _DAY_S = 86_400.0
 

@@ -11,7 +11,7 @@ from infra.commands.deciding import deciding
 from infra.commands.options import DEFAULT_PREFIX, BootstrapServers, Json, TopicPrefix, target_of
 from infra.commands.output import print_json, print_line
 from infra.errors import CommandError
-from infra.views.state import state_lines
+from infra.views.state_lines import state_lines
 from streams.replay.present import cell_of_file, cell_on_kafka
 
 _MOST_NAMES = 20

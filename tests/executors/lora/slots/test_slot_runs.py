@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from executors.lora.engine import FusedEngine
-from executors.lora.task import TaskState
+from executors.lora.lora_task import TaskState
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
 from tests.support.executors import CELL, assignment, order, write_dataset
 

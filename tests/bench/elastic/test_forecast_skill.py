@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from bench.elastic.forecasts import Latest, LoadSeries, generated_series, skills
+from bench.elastic.forecast_skill import Latest, LoadSeries, generated_series, skills
 from infra.lender.forecast import Forecaster
 from infra.lender.history import LoadHistory
 

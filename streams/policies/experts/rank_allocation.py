@@ -11,7 +11,7 @@ from schemas.experts.workload import MoeServeWorkload, MoeTrainWorkload
 from schemas.facts import NO_FACTS, Fact, Facts
 from schemas.fleet import RunProgressed, RunReport
 from streams.policies.experts.claims import Holdings
-from streams.policies.experts.job import MoeJob
+from streams.policies.experts.moe_job import MoeJob
 from streams.policies.experts.outcomes import assigned, decided, members_of
 from streams.policies.experts.profiles import ExpertsProfiles
 from streams.policies.experts.turns import TurnQueue

@@ -9,7 +9,7 @@ from torch import Tensor
 from executors.lora.adapted_pass import Adapted, adapters_placed, precision
 from executors.lora.adapter import AdapterLayout, TrainedAdapter
 from executors.lora.batch import PackedBatch
-from executors.lora.task import LoraTask, TaskState
+from executors.lora.lora_task import LoraTask, TaskState
 from executors.tuner.pipeline.structure import Structure
 
 

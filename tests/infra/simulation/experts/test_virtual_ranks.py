@@ -8,8 +8,8 @@ import pytest
 
 from infra.simulation.event_queue import EventQueue, EventRank
 from infra.simulation.experts.model import BALANCED_BATCH_S, LAYERS, TRAINED_PER_S, busiest_load
-from infra.simulation.experts.ranks import START_S, VirtualRanks
 from infra.simulation.experts.routed_tokens import SimulatedRouting
+from infra.simulation.experts.virtual_ranks import START_S, VirtualRanks
 from schemas.base import Event
 from schemas.experts.commands import ExpertsPlaced, LayerPlacement, RankMember, RanksAssigned, RanksReleased
 from schemas.experts.reports import ExpertsProfiled, ExpertsRouted

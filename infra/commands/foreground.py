@@ -21,14 +21,14 @@ from infra.commands.options import (
     target_of,
 )
 from infra.deployment.cells import PresentCell, ledger_configurations, present_cells
+from infra.deployment.deployment_folders import Folders, default_data_dir
 from infra.deployment.executors import executor_environment
-from infra.deployment.folders import Folders, default_data_dir
 from infra.errors import CommandError
 from infra.log.publisher import EventPublisher
 from infra.log.target import Target
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked, next_tick_s, tick_interval_s
-from schemas.services import stopped_by_signals
+from schemas.service_base import stopped_by_signals
 from streams.worker.cells_file import load_cells
 
 _CONFIGURATION_POLL_S = 0.25

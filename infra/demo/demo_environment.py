@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from infra.deployment.deployment import Deployment, DeploymentSpec
-from infra.deployment.folders import Folders
+from infra.deployment.deployment_folders import Folders
 from infra.deployment.fork_server import ForkServer
 from infra.deployment.service import Service
 from infra.errors import CommandError

@@ -3,7 +3,7 @@ import signal
 
 import pytest
 
-from schemas.services import stopped_by_signals
+from schemas.service_base import stopped_by_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -11,7 +11,7 @@ from infra.log.reader import LogReader, decisions_in
 from infra.log.target import Target
 from schemas.loans import LoanChanged
 from schemas.topics import ZONES_STATE
-from schemas.views import ZoneState
+from schemas.view_records import ZoneState
 from streams.kafka.records import ReadRecord
 
 _TIMEOUT_S = 5.0

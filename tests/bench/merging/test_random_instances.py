@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from bench.merging import merger
-from bench.merging.instances import InstanceShape, synthetic
 from bench.merging.merger import neighbour, random_shape, slow_instances
+from bench.merging.random_instances import InstanceShape, synthetic
 
 
 def test_seed_and_shape_determine_an_instance():

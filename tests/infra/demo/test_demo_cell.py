@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from infra.commands.options import CELLS_DIRECTORY
-from infra.demo.cell import (
+from infra.demo.demo_cell import (
     CELL_FILE,
     MOST_PACE,
     SAFETY,

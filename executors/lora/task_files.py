@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from executors.lora.adapter import AdapterLayout, is_target
 from executors.lora.base_model import SharedBase
 from executors.lora.dataset import Cursor
-from executors.lora.task import LoraTask, TaskState
+from executors.lora.lora_task import LoraTask, TaskState
 from executors.node.files import digest_of, write_folder
 from schemas.base import Record
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.auction.kinds import OTHERS, kinds_result, kinds_trials
+from bench.auction.pdftsp_comparison import OTHERS, kinds_result, kinds_trials
 from bench.auction.scope import FIRST_NEW_SEED, NewDays, full, quick
 from bench.auction.trials import DECLARED, DEFAULT, AuctionTrial
 from infra.errors import CommandError

@@ -14,12 +14,12 @@ from torch.nn.functional import cross_entropy
 from executors.gang.batches import share
 from executors.lora.adapted_pass import Adapted
 from executors.lora.batch import PackedBatch, TokenSequence, pack
-from executors.lora.task import TaskState
+from executors.lora.lora_task import TaskState
 from executors.tuner.pipeline.group import Channel
-from executors.tuner.pipeline.part import StagePart, StagePasses
 from executors.tuner.pipeline.partition import one_forward_one_backward, split
 from executors.tuner.pipeline.pipeline_rank import PipelineRank
 from executors.tuner.pipeline.preparation import PreparedTask, gather_state, read_batch, upcoming
+from executors.tuner.pipeline.stage_part import StagePart, StagePasses
 from executors.tuner.training import InTraining, InUse, activations_checkpointed
 
 _FINGERPRINT_BYTES = 6
