@@ -37,7 +37,7 @@ def lender(
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
     json: Json = False,
 ) -> None:
-    """Lend what a zone's load leaves idle; its settings are MILLRACE_LENDER_* variables."""
+    """Lend the servers that a zone's load leaves idle. Settings are the variables MILLRACE_LENDER_*."""
     from infra.lender.service import LenderService, LenderSettings
 
     target = target_of(bootstrap_servers, topic_prefix, "inference")

@@ -102,7 +102,7 @@ def up(
 def _run(
     broker: RunningBroker, layout: DeploymentSpec, server: ForkServer | None, progress: Progress
 ) -> None:
-    """Run services, and restart those that die, until an interrupt."""
+    """Run services until an interrupt, and restart every service that dies."""
     folders = layout.folders
     deployment = Deployment(layout, progress.show, server, progress.awaits)
     log = Target(layout.connection("auditor"), layout.target.prefix)

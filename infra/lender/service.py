@@ -32,8 +32,8 @@ from streams.kafka.reader import ReadError
 from streams.kafka.records import ReadRecord
 
 LEAST_INTERVAL_S = 0.5
-"""Shortest interval: the lender reads the log and the clock a few times a second, and keeps two weeks of
-intervals, which are two million of this length."""
+"""Shortest interval. The lender reads the log and the clock a few times a second. It keeps the intervals of
+two weeks, so two million of this length."""
 Duration = Annotated[float, Field(ge=SHORTEST_S, le=31_536_000)]
 
 

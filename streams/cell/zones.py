@@ -54,7 +54,7 @@ class Zones:
         self._time_s: float | None = None
         self.policies: dict[str, ZonePolicy] = {}
         self.asked: dict[str, ZonePolicy] = {}
-        """The policies, with the places of their exceptions noted."""
+        """The same policies, wrapped so that each exception notes its place."""
         for zone in nodes.layout.zones.values():
             self._add(self._context(nodes.layout, zone))
 
@@ -109,8 +109,8 @@ class Zones:
         return self._live.total
 
     def broken_promise(self, layout: Layout, ids: Iterable[str]) -> BrokenPromise | None:
-        """Return a promise to jobs that could not be kept with these zones as another layout has them. No
-        node is missing there that one of them needs."""
+        """Return a promise to jobs that these zones could not keep in another layout. All nodes that their
+        jobs need must be present in that layout."""
         if self._live.total > layout.present.live_jobs_bytes:
             return {
                 "case": "live_jobs",

@@ -1,4 +1,4 @@
-"""Records by which decisions are published: the log, commands and compacted views; and their sending."""
+"""Publication of decisions as records of the log, of commands and of compacted views."""
 
 import logging
 from collections import Counter
@@ -116,7 +116,8 @@ _Sent = tuple[Zone, tuple[str, ...]]
 
 
 class ZoneStates:
-    """Makes a record of each zone that has changed since its last record; of all zones of a new cell."""
+    """Makes a record of each zone that has changed since its last record. For a new cell, these are all
+    zones."""
 
     def __init__(self, topic_prefix: str) -> None:
         self._topic = topic_name(topic_prefix, ZONES_STATE)
@@ -156,7 +157,7 @@ _log = logging.getLogger(__name__)
 
 class FaultLog:
     """Logs the first fault of each kind with its traceback, and then only the tenth, the hundredth and so on,
-    as a flood of such events must not fill the disk. All are counted."""
+    since a flood of such events must not fill the disk. All faults are counted."""
 
     def __init__(self, count: Callable[[str], None] = lambda _: None) -> None:
         """Begin without faults.

@@ -87,6 +87,11 @@ def test_a_class_name_means_one_thing() -> None:
     assert sorted(name for name, count in names.items() if count > 1) == []
 
 
+def test_no_names_of_files_differ_by_an_s() -> None:
+    names = {path.stem for path in product_files()}
+    assert sorted(name for name in names if f"{name}s" in names) == []
+
+
 def test_zone_policies_have_plain_verbs() -> None:
     tree = ast.parse((ROOT / "streams" / "policies" / "policy.py").read_text(encoding="utf-8"))
     names = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]

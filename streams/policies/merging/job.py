@@ -51,7 +51,7 @@ class JobMerge:
     adapter_digest: str = ""
     """Digest of the adapter of a finished job that it started from; empty in a merge of two jobs."""
     equalled_iterations: int | None = None
-    """Iterations after which it was first as good as jobs of its kind alone at their ends; None before."""
+    """Iterations after which it first had the final accuracy of jobs of its kind alone; None before."""
 
 
 @dataclass
@@ -114,7 +114,7 @@ class TuningJob(Gang):
 
     @property
     def is_undone(self) -> bool:
-        """Whether its last task was an undone merge, whose late reports do not count."""
+        """Whether its last task was an undone merge. Late reports of that task do not count."""
         return 0 < self.generation == self.undone_generation
 
     @property
@@ -154,8 +154,8 @@ class TuningJob(Gang):
         )
 
     def fail(self, report: RunFailed, orders: OrderClock, backs_off: bool = False) -> Facts:
-        """Count a failed run, see `GangJob.fail`. Failed profile runs end a job only if they are permanent:
-        otherwise its data may be sound, and it runs unmerged."""
+        """Count a failed run, see `GangJob.fail`. A failed profile run ends a job only if the failure is
+        permanent. Otherwise the data may be sound, and the job runs unmerged."""
         facts = super().fail(report, orders, backs_off)
         if self.stage == "profiling" and self.is_ending and not report.permanent:
             self.given_up, self.failures, self.stage, self.never_merges = None, 0, "ready", True
@@ -168,7 +168,7 @@ class TuningJob(Gang):
             self.merge.best_accuracy = self.merge.equalled_iterations = None
 
     def discard_progress(self) -> None:
-        """Discard all progress of the job; reports up to this generation no longer count."""
+        """Discard all progress of the job. Reports of this generation and earlier ones no longer count."""
         self.reset()
         self.furthest_samples = 0
         self.undone_generation = self.generation
