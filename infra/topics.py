@@ -183,7 +183,7 @@ def ensure_topics(
 ) -> None:
     """Create the topics that are missing, and return when each exists as specified.
 
-    Nothing is created when one of those that exist differs, and none is ever changed.
+    If an existing topic differs, no topic is created. Existing topics are never changed.
 
     Raises:
         TopicError: a topic differs from its specification, or the broker refuses to create one.

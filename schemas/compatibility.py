@@ -155,8 +155,8 @@ class _DocumentComparison:
         return faults
 
     def _array_faults(self, old: dict[str, Any], new: dict[str, Any], place: _Place) -> list[str]:
-        """Return the faults of arrays. Positions are compared one by one as far as a schema has rules for
-        them."""
+        """Return the faults of arrays. If a schema has rules for positions, positions are compared one by
+        one."""
         old_first, new_first = old.get("prefixItems", []), new.get("prefixItems", [])
         old_rest, new_rest = old.get("items", True), new.get("items", True)
         positions, most = max(len(old_first), len(new_first)), old.get("maxItems", inf)

@@ -90,7 +90,7 @@ def check(directory: Path = SPEC) -> list[str]:
 
 
 def release(version: str, directory: Path = SPEC) -> None:
-    """Keep the JSON Schemas as those of a released version, with which all later ones must be compatible.
+    """Keep the JSON Schemas of a released version. All later schemas must be compatible with them.
 
     Raises:
         FileExistsError: that version is already released.

@@ -155,7 +155,8 @@ def two_names(world: World, rng: random.Random) -> Strategy:
 
 def split_in_two(world: World, rng: random.Random) -> Strategy | None:
     """Return a strategy with two parts of the task as separate bids; the first is withdrawn if the second
-    does not win. Both adapters together are assumed to be worth as much as one of the whole."""
+    does not win. Both adapters together are assumed to have the value of one adapter trained on all
+    samples."""
     work = world.task.work_samples
     if work < 2:
         return None

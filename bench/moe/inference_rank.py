@@ -46,10 +46,10 @@ FOLLOWS = 0.85
 class RoutingSetting:
     """Parameters of the drawn routing, and the number of devices.
 
-    A token has a topic, of which there are as many as experts, with popularity falling with the rank to the
-    power `skew`. At each layer each topic has an expert, in an order drawn by layer: so layers differ in
-    their popular experts (Table 4.2). A token goes to the expert of its topic, or, one time in seven, to that
-    of another topic of its batch.
+    Each token has a topic. There is one topic per expert, and the popularity of topics falls with their rank
+    to the power `skew`. At each layer each topic has an expert, in an order drawn by layer: so layers differ
+    in their popular experts (Table 4.2). A token goes to the expert of its topic, or, one time in seven, to
+    that of another topic of its batch.
     """
 
     name: str

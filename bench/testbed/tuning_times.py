@@ -200,8 +200,8 @@ def _release_s(steps: Sequence[Step], job_ids: frozenset[str]) -> float:
 
 
 def _starts_s(steps: Sequence[Step], job_ids: frozenset[str]) -> Mapping[bool, list[float]]:
-    """Return the times from the command of a task to its start, by whether its nodes have run one before,
-    each with the mean time from the last evaluation of a run to the report of its end."""
+    """Return the time from the command of a task to its start, for nodes that have run a task before and for
+    others. Both include the mean time from the last evaluation of a run to the report of its end."""
     warm: set[str] = set()
     ordered: dict[str, tuple[float, bool]] = {}
     evaluated_s: dict[str, float] = {}

@@ -196,8 +196,8 @@ class PaperSetting:
     nodes: int = 100
     gpus: Gpus = "mixed"
     slots: int = 144
-    """Slots of the day, 600 s each. Tasks arrive in all of them and no deadline is after the last: a task
-    whose work no longer fits is rejected like any other, as in a system that operates for one day."""
+    """Slots of the day, 600 s each. Tasks arrive in all of them, and no deadline is after the last. A task
+    that no longer fits is rejected like any other, as in a system that operates for one day."""
     arrivals_per_slot: float = 50.0
     """Mean of a Poisson distribution; all arrive at the beginning of the slot."""
     trace: TraceArrivals | JobsBefore | None = None

@@ -64,7 +64,7 @@ def named_as_in_job(directory: Path, name: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class TrainableModel:
-    """A causal language model of which all weights, or those of an adapter, are trained, in float32."""
+    """A causal language model. All of its weights, or only those of an adapter, are trained in float32."""
 
     module: PreTrainedModel | PeftModel
     tokenizer: PreTrainedTokenizerBase

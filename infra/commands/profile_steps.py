@@ -201,8 +201,8 @@ def zone_rows(
 
 
 def jumps(points: Sequence[ProfilePoint]) -> Iterator[str]:
-    """Yield a warning for each step that took less time than a smaller one, or more than in proportion to its
-    micro-batch: other work of the machine is likely to have delayed one of both.
+    """Yield a warning for each step that took less time than a smaller step, or more than in proportion to
+    its micro-batch. Other work of the machine has probably delayed one of the two steps.
 
     Args:
         points: by ascending micro-batch.

@@ -1,4 +1,5 @@
-"""The demo's merge: four fine-tuning jobs, one of which learns from another and completes sooner."""
+"""The demo's merge. There are four fine-tuning jobs; one starts from another's weights and completes
+sooner."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

@@ -31,8 +31,8 @@ class ItemGroup(NamedTuple):
 def best_choice(groups: Sequence[ItemGroup], capacity_gpus: int) -> list[int | None]:
     """Return the index of the item taken of each group, or None.
 
-    Of choices of equal value, it is the one of fewer GPUs; of those, the one in which the first group's item
-    is heavier, then the second's, and so on. Values are added from the last group to the first.
+    Of choices of equal value, it is the one of fewer GPUs; of those, the choice with the heavier item of the
+    first group, then of the second, and so on. Values are added from the last group to the first.
 
     With more than `MOST_CELLS` groups x capacity that do not all fit, the choice may be worse than the best,
     by at most the value of one group's item.

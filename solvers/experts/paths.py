@@ -242,8 +242,8 @@ class PopularityEstimator:
 
         Args:
             layer: counted from 0 among the MoE layers.
-            selections: (tokens, layers) experts at the MoE layers before this one, in their order; as many
-                as a path has, or all if there are fewer.
+            selections: (tokens, layers) experts at the MoE layers before this one, in their order. Needed are
+                as many layers as a path has, or all of them if there are fewer.
 
         Raises:
             ValueError: there is no such layer, too few layers are given, or an expert does not exist.

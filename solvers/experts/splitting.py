@@ -249,7 +249,7 @@ def _augment(
     from_slot: Ints,
     device: int,
 ) -> None:
-    """Move tokens along the path that ends at a device, as many as it has room for."""
+    """Move as many tokens along the path that ends at a device as the device has room for."""
     slots = experts.shape[1]
     slot = parent_slot[device]
     source = from_slot[experts[device, slot % slots]]

@@ -72,8 +72,8 @@ alone. With a larger one, a single merge of a very short job would end all mergi
 
 
 def ratio_by_similarity(score: float) -> float:
-    """Return the part of its iterations that a job is assumed to need without evidence from merges: after a
-    task equal to its own (a score of 0), up to one that has nothing in common with it (-1)."""
+    """Return the part of its iterations that a job is assumed to need if there is no evidence from merges.
+    Scores range from 0, for a donor with an equal task, to -1, for a donor with nothing in common."""
     distance = min(max(-score, 0.0), 1.0)
     return _RATIO_OF_EQUALS + distance * (_RATIO_OF_UNMEASURED - _RATIO_OF_EQUALS)
 
@@ -250,7 +250,8 @@ def _ratios(
 
 
 def _reference(facts: KindFacts) -> float | None:
-    """Return the accuracy by which jobs of a kind are compared: their target, or what they reach alone."""
+    """Return the accuracy by which jobs of a kind are compared: their target, or the accuracy that they reach
+    alone."""
     return facts.finished_accuracy if facts.target_accuracy is None else facts.target_accuracy
 
 

@@ -135,8 +135,8 @@ class StepTimeTable:
             batch_size: M, sequences per optimizer step.
             most_micro_batch: the largest m that fits into the memory of a GPU.
             scale: factor of this job, see `scale_of`.
-            references: tables of other shapes, whose curves are used where this one has no row, and none of
-                which is empty; the first that has a row.
+            references: tables of other shapes, none of them empty. Where this table has no row, the curve of
+                the first that has one is used.
 
         Raises:
             LookupError: there is no row to forecast it from.

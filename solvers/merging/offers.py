@@ -13,8 +13,8 @@ from solvers.merging.program import Column
 
 _NO_UNIT = -1
 _MOST_PER_UNIT = 8
-"""Most offers with the same first unit, and with the same second one, if not all offers can be columns: the
-cheapest offers are those of few units, each of which can be in one column only."""
+"""Most offers with the same first unit, and most with the same second unit, if not all offers can be columns.
+The cheapest offers all have the same few units, and each unit can be in one column only."""
 _MOST_OFFERS = 1_000_000
 _NEIGHBOURS = 3
 """Largest difference in rank of a donor and the receivers offered to it. The possible receivers of a merge

@@ -188,7 +188,7 @@ class Checks:
         """Compare the logits of one long sequence with those of the eager pass in the same precision.
 
         Returns:
-            its tokens, or those of the longest one before.
+            the tokens of this sequence, or of the longest sequence before it.
 
         Raises:
             Refusal: they differ.

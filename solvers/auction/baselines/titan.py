@@ -101,9 +101,9 @@ def instance_of(problem: BatchProblem) -> Instance:
 
 
 def pruned(instance: Instance, max_variables: int) -> Instance:
-    """Return the instance with only the nodes with the most room of each slot and class: at least one, and as
-    many as hold `ROOM_TO_DEMAND` times the demand of the batch there, fewer if these are too many
-    variables."""
+    """Return the instance with only the nodes with the most room of each slot and class. They hold at least
+    `ROOM_TO_DEMAND` times the batch's demand there. If this makes too many variables, there are fewer nodes,
+    but at least one."""
     ratio = ROOM_TO_DEMAND
     kept = _roomiest(instance, ratio)
     while _variables(instance, kept) > max_variables and ratio > _SHRINK**40:
@@ -129,7 +129,7 @@ def _solve(instance: Instance, time_limit_s: float, relative_gap: float) -> Offl
     left_s = time_limit_s - (time.perf_counter() - started_s)
     program = solve_schedule_free(part, left_s, relative_gap)
     better = max(by_columns, program, key=lambda solution: solution.welfare_micros)
-    # A bound for a part of the room is one for all of it only if nothing was left out.
+    # A bound for a part of the room is a bound for all room only if no node was left out.
     is_whole = np.array_equal(part.free_samples, instance.free_samples)
     bound_micros = min(by_columns.bound_micros, program.bound_micros if is_whole else math.inf)
     seconds = time.perf_counter() - started_s

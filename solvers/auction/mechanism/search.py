@@ -5,12 +5,11 @@ It is a branch and bound over vendors and pairs of price ceilings (Eq. 12, errat
 A schedule pays the *highest* price among its node-slots for all of its resources, so its cost is not
 additive. But under fixed ceilings (lambda-hat, phi-hat) it is: each node-slot under both ceilings costs the
 ceiling prices and its operational cost. The search keeps boxes: ranges of vendors, of compute ceilings and of
-memory ceilings. The lower bound of a box is the cost of its cheapest cover at the best of each side: the
-node-slots under its highest ceilings, the prices of its lowest ceilings, the slots that its fastest vendor
-leaves, and the price of its cheapest vendor.
-This cover is also a schedule. The reasons why its true cost exceeds the bound show along which side to split
-the box with the least bound, until no box can contain a cheaper schedule than the best one found, or the
-budget of steps is spent.
+memory ceilings. The lower bound of a box is the cost of its cheapest cover under the best value of each side:
+node-slots under its highest ceilings, prices of its lowest ceilings, the slots that its fastest vendor
+leaves, and the price of its cheapest vendor. This cover is also a schedule. The reasons why its true cost
+exceeds the bound show along which side to split the box with the least bound, until no box can contain a
+cheaper schedule than the best one found, or the budget of steps is spent.
 """
 
 import heapq

@@ -2,9 +2,9 @@
 
 Nodes of a class with equal room in a slot are a group, which shares the rows of the master.
 
-A row states that the total weight of a group's tasks is at most the number of its nodes. The weights are the
-shares of a node's compute and memory that a task takes, and dual feasible functions of them: functions f with
-sum f(x) <= 1 wherever sum x <= 1 (Fekete and Schepers, "New classes of fast lower bounds for bin packing
+A row states that the total weight of a group's tasks is at most the number of its nodes. The weights are a
+task's shares of a node's compute and memory, and dual feasible functions of these shares. Such a function f
+has sum f(x) <= 1 wherever sum x <= 1 (Fekete and Schepers, "New classes of fast lower bounds for bin packing
 problems", 2001). They express that two tasks of 0.4 of a node leave no room for a third, which sums do not.
 """
 

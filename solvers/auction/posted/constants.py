@@ -65,10 +65,10 @@ CONTINUATION_CHANCE = 1 / 3
 """Chance that a burst continues. If it ends, there is no demand for the room that prices kept. Held by
 `test_levels.py`."""
 MARGIN_DEVIATIONS = 3.0
-"""Safety stock for fluctuating demand, in standard deviations of the sales that would fill the span, if
-offers differ strongly: much of a zone that holds a few tasks at once, little of one that holds hundreds. With
-equal offers nothing is kept, since later sales bring no more. Held by `test_levels.py` and the recorded
-outcomes."""
+"""Safety stock for fluctuating demand if offers differ strongly, in standard deviations of the sales that
+would fill the span. It is a large part of a zone that holds few tasks at once, and a small part of a zone
+that holds hundreds. With equal offers nothing is kept, since later sales bring no more. Held by
+`test_levels.py` and the recorded outcomes."""
 GUARD_ROOM_PART = 0.2
 """Part of the free room into which demand fits at the guard: the last room of a slot is kept for it. Held by
 `test_levels.py` and the recorded outcomes."""

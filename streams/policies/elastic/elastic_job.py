@@ -18,7 +18,7 @@ MOST_PACE = 2.0
 MOST_ERROR = 16.0
 """Largest expected relative error."""
 _REFUTED = 2.0
-"""Factor by which a promised speed exceeds the measured one that refutes it."""
+"""If a promised speed exceeds the measured speed by this factor, the measurement refutes it."""
 _REFUTING_REPORTS = 2
 """Reports in a row that refute the speed by which a job started."""
 _BYTES_PER_NODE = 16
@@ -154,7 +154,7 @@ class ElasticJob(Gang):
         self.relative_error = (before + deviation) / 2
 
     def check_promise(self, samples_per_s: float) -> None:
-        """Count a measured speed of one worker that refutes the one by which the job started."""
+        """Count a measured speed of one worker that refutes the speed assumed at the start of the job."""
         if self.promised_per_s is not None:
             is_refuted = self.promised_per_s >= _REFUTED * samples_per_s
             self.refutations = self.refutations + 1 if is_refuted else 0

@@ -139,9 +139,9 @@ class QueueTurns(Stateful):
         turns have room after the jobs of those turns, so a job that needs many servers follows turns that
         hold some of them, and not all later turns.
 
-        Once chosen, servers are given up only for others that have room no later than promised, or if they
-        are late by `patience_s`, and by twice as much each time: if servers were given up early again and
-        again while jobs run longer than declared, none would become idle.
+        Chosen servers are given up only for others that have room no later than promised, or if they are late
+        by `patience_s`; this delay doubles each time. Otherwise, while jobs run longer than declared, servers
+        would be given up too early again and again, and none would become idle.
         """
         job, now_s, cluster = self._workforce.jobs[turn.job_id], self._now_s, self._workforce.cluster
         places = sorted(self._places(job, self._reserved(turn)))[: job.workload.min_workers]
