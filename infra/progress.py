@@ -59,7 +59,7 @@ class Progress:
 
     @property
     def awaited(self) -> str:
-        """Text about the awaited event; empty if there is none."""
+        """Text about the awaited event; empty without one."""
         return self._awaited
 
     def awaits(self, what: str = "", part: float | None = None) -> None:

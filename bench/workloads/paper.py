@@ -242,8 +242,8 @@ SeededSetting = tuple[PaperSetting, int]
 
 
 def arrivals_for_load(load: float, nodes: int, gpus: Gpus, work_scale: float) -> float:
-    """Return the arrivals per slot whose mean demand is a multiple (`load`) of the samples that a fleet can
-    train.
+    """Return the number of arrivals per slot at which the mean demand is `load` times the samples that a
+    fleet can train.
 
     A node-slot of a type does its full step's samples for any tasks, so samples and node-slots of compute are
     equivalent.

@@ -215,8 +215,8 @@ class DataParallelTraining(ReplicatedTraining[ElasticOrder, SequenceShare]):
         """Add the gradient of the own share up, micro-batch by micro-batch.
 
         Returns:
-            False if memory was too small: the micro-batch is now half as large, and all has to be added up
-            again, since a backward pass that was cut short leaves a part of its gradient.
+            False if memory was too small. The micro-batch is then half as large, and the whole gradient has
+            to be added up again, since an aborted backward pass leaves a part of its gradient.
 
         Raises:
             OutOfMemoryError, MemoryError, RuntimeError: memory is too small for one sequence.

@@ -88,9 +88,9 @@ def prepare(device: torch.device) -> None:
 def keep_freed_memory() -> None:
     """Keep freed memory in this process for its next step, instead of returning it to the system.
 
-    By default, glibc unmaps large blocks when they are freed, and each step pays for them again, page by
-    page: tens of thousands of faults for a few thousand tokens. The only cost is that the process stays as
-    large as its largest step. No effect with another C library.
+    By default, glibc unmaps large blocks when they are freed. Each step then maps them again, page by page,
+    with tens of thousands of page faults for a few thousand tokens. The only cost is that the process stays
+    as large as its largest step. No effect with another C library.
     """
     if platform.libc_ver()[0] != "glibc":
         return

@@ -98,8 +98,8 @@ class OpenTask:
 
     Attributes:
         jobs: in the order of the command.
-        state: state that the present phase continues from. None for a new adapter. The leader sends it, so it
-            is None on the other ranks.
+        state: state that the present phase continues from. None for a new adapter, and on all ranks but the
+            leader, which sends it.
     """
 
     jobs: list[TrainingJob]

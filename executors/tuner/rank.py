@@ -1,9 +1,9 @@
 """A rank of the tuner: one GPU, the base model, and one part of a task after another.
 
 Its loop differs from that of `executors.gang.rank`, where a rank has one job and ends with it: here the next
-part is sent while the present one runs. Between two tasks only adapter, optimizer and data change (runtime
-reuse, Ymir, section 6): the next task is opened while the present one trains, and the present one is written
-while the next one trains.
+part is sent while the present one runs. Between two tasks, only adapter, optimizer and data change (runtime
+reuse, Ymir, section 6). The next task is opened while the present task trains, and the results of a task are
+written while the next task trains.
 """
 
 from dataclasses import replace

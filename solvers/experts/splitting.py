@@ -136,7 +136,7 @@ def split_evenly(experts: Ints, tokens: Ints) -> Ints:
         split[replicas[place]] = own
         loads[replicas[place] // slots] += own
         left[expert] -= own
-    # The rest: experts with the fewest devices first, evenly as far as there is room.
+    # The rest is split evenly where there is room, for the experts with the fewest devices first.
     for having in range(1, devices + 1):
         for expert in range(count):
             if starts[expert + 1] - starts[expert] == having:

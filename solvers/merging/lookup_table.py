@@ -32,7 +32,7 @@ WINDOW: Final = 32
 
 _MOST_PASS_S: Final = 1e6
 _MOST_SCALE: Final = 1_000.0
-"""Largest scale of a job: beyond it, one of both measurements is wrong."""
+"""Largest scale of a job. Beyond it, one of the two measurements is wrong."""
 _ACROSS: Final = 0
 """Key of the line of all allocations on more than one node."""
 

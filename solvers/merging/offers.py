@@ -60,8 +60,8 @@ class Offers:
         """Return the present allocation, and of the other offers those of the smallest reduced costs, only a
         few per unit, in their order.
 
-        Half of them are the cheapest of their unit each: where many units are alike, the offers of one would
-        otherwise leave no room for those of the next.
+        Half of them are the cheapest offers of each unit. Otherwise, where many units are alike, the offers
+        of one unit would leave no room for the offers of the next.
         """
         reduced = np.where(self.rows["is_present"], -np.inf, self.rows["reduced"])
         order = np.argsort(reduced, kind="stable")

@@ -1,4 +1,4 @@
-"""Pairs of tasks of which one may help the other, and a regression on past outcomes of such pairs.
+"""Pairs of tasks in which one may help the other, and a regression on past outcomes of such pairs.
 
 The outcome of a pair is explained by a sum of effects: of its mode, of the receiver (some tasks gain from
 nearly any donor), of the donor, of both sizes of data, of both targets, of each task together with the size

@@ -50,7 +50,8 @@ class LedgerEvent:
 
     @property
     def canonical(self) -> bytes:
-        """Offset, attributes and event as one JSON object: what the chain covers, and a line of a file."""
+        """Offset, attributes and event as one JSON object. The chain covers this object, and it is one line
+        of a ledger file."""
         return b'{"offset":%d,%s' % (self.offset, self.envelope.canonical[1:])
 
 
@@ -163,8 +164,8 @@ class Cell:
         return decisions
 
     def _return_to_kept(self) -> None:
-        """Return to the state after the last event that was folded, and keep it packed, so that the next
-        event that raises is not preceded by the same events again.
+        """Return to the state after the last folded event, and keep it packed. If another event raises, the
+        events before it then need not be folded again.
 
         Raises:
             Exception: if an event raises that was folded before: the state does not follow from the ledger.

@@ -272,7 +272,7 @@ class Changes:
         }
 
     def _refuse_stranded(self, layout: Layout, destinations: Mapping[str, str | None]) -> None:
-        """Refuse a change after which some node could not leave that is to leave, such as the last of a zone.
+        """Refuse a change after which a leaving node could not leave, such as the last node of a zone.
 
         Raises:
             InvalidLayoutError: unless that holds before the change, too.

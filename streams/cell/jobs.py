@@ -84,7 +84,7 @@ class Job:
         self._packed = None
 
     def describe(self) -> dict[str, Any]:
-        """Describe what the register has of it, in values that JSON has."""
+        """Describe the register's content about a job, in values that JSON has."""
         return {
             "state": self._state,
             "user": self.user,

@@ -54,7 +54,7 @@ class Zones:
         self._time_s: float | None = None
         self.policies: dict[str, ZonePolicy] = {}
         self.asked: dict[str, ZonePolicy] = {}
-        """The same policies, wrapped so that each exception notes its place."""
+        """Policies by zone, wrapped so that each exception notes its place."""
         for zone in nodes.layout.zones.values():
             self._add(self._context(nodes.layout, zone))
 

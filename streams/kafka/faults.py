@@ -49,7 +49,7 @@ _DENIED = {
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 }
 _AFTER_SECONDS_S = 2.0
-"""Time for which a fault must last that a starting broker may show too."""
+"""Time after which a fault counts as lasting; a starting broker shows the same faults for a while."""
 _CERTIFICATE_TIMEOUT_S = 2.0
 _DROPPED = "Disconnected"
 """Part of a reason: the other side closed the connection during a handshake."""

@@ -29,8 +29,8 @@ class Publisher:
     """Sends records through librdkafka, whose own thread does the work while events are folded.
 
     Retries repeat no record, and records keep their order in each partition. The records of one turn of the
-    event loop are handed over together: waking that thread and a request to the broker take as long as
-    folding a small event, for one record or for many. A record that is handed over waits for others for a
+    event loop are passed on together. Whether for one record or for many, waking that thread and a request to
+    the broker take as long as folding a small event. A record that is handed over waits for others for a
     millisecond at most.
     """
 

@@ -32,8 +32,8 @@ class Chains:
         self._kept = kept
         self._may_end_early = may_end_early
         self._short: dict[str, str] = {}
-        """Fault that applies if a decision is found after a kept state to which earlier ones do not lead, by
-        cell."""
+        """Fault by cell. It applies if a decision is found after a kept state that earlier decisions do not
+        reach."""
         self._ended: set[str] = set()
         self._chains: dict[str, tuple[Link, bytes]] = {}
         """Present event and the chain so far, by cell."""

@@ -198,9 +198,8 @@ class Intake:
         """Return the claim of a record, by which it is queued: far cheaper than `admit`, as the JSON is not
         parsed.
 
-        None if the record is not in binary mode, does not belong on its topic, has nested fields or escapes
-        before its cell and writer, or names a cell that is not served: `admit` then returns its event or dead
-        letter.
+        None if `admit` must decide: the record is not in binary mode, does not belong on its topic, has
+        nested fields or escapes before its cell and writer, or names a cell that is not served.
         """
         if self._excess(record) is not None:
             return None

@@ -86,8 +86,8 @@ def _snapshots_config() -> dict[str, str]:
     return {
         "cleanup.policy": "compact",
         "max.message.bytes": str(MAX_SNAPSHOT_BYTES),
-        # A starting worker reads all that is not yet compacted, which includes the active segment: so this
-        # is only as large as the largest snapshot requires.
+        # A starting worker reads all records that are not yet compacted, and so the whole active segment. The
+        # segment is therefore only as large as the largest snapshot requires.
         "segment.bytes": str(LARGEST_RECORD_BYTES),
         "segment.ms": str(_SEGMENT_MS),
         "min.cleanable.dirty.ratio": "0.1",

@@ -325,7 +325,7 @@ class SlotRuns:
         return None
 
     def _give_way(self, run: SlotRun, error: OSError) -> None:
-        """Fail a run whose files cannot be written, unless those of other runs could not be written either.
+        """Fail a run whose files cannot be written, unless files of other runs cannot be written either.
 
         Raises:
             NoRoomError: the disk is at fault.

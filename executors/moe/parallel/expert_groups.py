@@ -19,9 +19,9 @@ class Lanes:
     other for rows to lower ones.
 
     Gloo sends only after the receiver has announced that it is ready, on the connection of its own sends. Of
-    two ranks that exchange rows, the later one sends at once, and announces that it is ready behind all of
-    its rows: the two directions of the link are used one after the other. With a connection for each
-    direction they are used at the same time. NCCL needs no second one.
+    two ranks that exchange rows, the later one sends its rows at once, and announces only after them that it
+    is ready to receive. So the two directions of the link are used one after the other. With a connection for
+    each direction they are used at the same time. NCCL needs no second one.
     """
 
     upward: ProcessGroup

@@ -220,7 +220,7 @@ class PipelineTask:
             raise ValueError(f"{self.job_id}: nothing to evaluate on")
         passes, adapter = self._passes, InUse(self._part.adapter)
         loss, right = 0.0, 0
-        # At most as many sequences at once as in training, which are sure to fit.
+        # At most the number of sequences of a training step, which is sure to fit.
         at_once = -(-len(self._share(self.plan.task.batch_size)) // self.plan.micro_batches) or 1
         mine = self._share(len(sequences))
         for part in split(mine, -(-len(mine) // at_once)):

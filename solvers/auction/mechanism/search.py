@@ -7,9 +7,9 @@ additive. But under fixed ceilings (lambda-hat, phi-hat) it is: each node-slot u
 ceiling prices and its operational cost. The search keeps boxes: ranges of vendors, of compute ceilings and of
 memory ceilings. The lower bound of a box is the cost of its cheapest cover under the best value of each side:
 node-slots under its highest ceilings, prices of its lowest ceilings, the slots that its fastest vendor
-leaves, and the price of its cheapest vendor. This cover is also a schedule. The reasons why its true cost
-exceeds the bound show along which side to split the box with the least bound, until no box can contain a
-cheaper schedule than the best one found, or the budget of steps is spent.
+leaves, and the price of its cheapest vendor. This cover is also a schedule. The box with the least bound is
+split along the side that makes its true cost exceed the bound. The search ends when no box can contain a
+cheaper schedule than the best one found, or when the budget of steps is spent.
 """
 
 import heapq

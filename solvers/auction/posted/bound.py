@@ -290,8 +290,8 @@ class ConstantPrices:
 
 
 def _gain_micros(net_micros: int, units: float, price: float) -> int:
-    """Return an upper bound on the gain of bids at a price. Amounts are whole numbers: an absurd one, whose
-    last digits floating point would lose, must leave nothing when it is withdrawn."""
+    """Return an upper bound on the gain of bids at a price. Amounts are whole numbers. If an absurdly large
+    amount is withdrawn, nothing of it may remain, and floating point would lose its last digits."""
     return max(net_micros - math.floor(price * units * (1 - _ROUNDING)), 0)
 
 

@@ -5,13 +5,13 @@ units by density, in kinds of different weight:
 
 - *sold*: offers of winners. A win has its price, so raising the level by winning costs money.
 - *unsold*: offers of losers, clipped to the level at which they lost. A losing bid is free, so it must not
-  raise a price. It may keep one from falling, as long as there are sales: unsold units count, and are kept,
-  up to `MOST_UNSOLD` times the sold ones.
+  raise a price. It may keep a level from falling while there are sales. Unsold units count, and are kept, up
+  to `MOST_UNSOLD` times the sold units.
 - *away*: full offers of those losers. They move no price; plans leave room for them (`haste_premium`).
 
 Older bids fade. With steady demand, memory lasts for a horizon. If the demand per slot, at any price, differs
-strongly from before, it fades within hours, so that a changed day is detected. Losers count for that at most
-as much as winners: twice as much is no strong difference, so free bids alone do not shorten the memory.
+strongly from before, it fades within hours, so that a changed day is detected. For this, losers count at most
+as much as winners. Twice the demand is no strong difference, so free bids alone do not shorten the memory.
 """
 
 import math
@@ -121,7 +121,7 @@ class DemandCurve:
         self._count(density, {_AWAY: units, _AWAY_WINDOWS: units * window_slots})
 
     def remove(self, density: float, units: float, window_slots: int, age_slots: int) -> None:
-        """Undo a sale of so many slots ago, as far as it is remembered at the usual rate."""
+        """Undo the part of an earlier sale that still counts, at the usual rate of fading."""
         if age_slots == 0:
             self._fresh_sold = max(self._fresh_sold - units, 0.0)
         if density <= 0:

@@ -178,7 +178,7 @@ class BatchAdmissionControl(AdmissionControl):
         }
 
     def inherit(self, before: Self) -> None:
-        """Keep the waiting bids; a task for which no plan can be searched any more is rejected."""
+        """Keep the waiting bids; a task that can no longer be planned is rejected."""
         self._waiting, self._asked = before._waiting, before._asked
         self._requests, self._asked_slot = before._requests, before._asked_slot
         for bids in (self._waiting, *self._asked.values()):

@@ -23,8 +23,8 @@ Setback = Literal[
 """Reasons for which a job's remaining work is replanned, at the provider's cost."""
 
 LATE_REPORT_SLOTS = 32
-"""Slots for which a missing report of a run is awaited if its user is responsible for its speed, and its
-executor has not failed since."""
+"""Slots in which a missing report of a run is awaited. This needs a user who is responsible for the run's
+speed, and an executor that has not failed since."""
 NODE_LEFT = -1
 """Replaces the row of a node that has left the zone, in past slots."""
 
@@ -182,7 +182,7 @@ class PlannedJob:
 
     @property
     def dataset(self) -> Dataset:
-        """Data to train on: what was delivered, if it was ordered."""
+        """Data to train on: the delivered data, if a delivery was ordered."""
         dataset = self.workload.dataset
         delivery = None if self.order is None else self.order.delivery
         if delivery is None:

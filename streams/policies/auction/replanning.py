@@ -48,8 +48,8 @@ class Replanner:
         begin of a slot.
 
         It checks every job with a past slot, whatever was reported: reports may stay away, but the clock
-        ticks. So each job is checked within one slot after its last one, or within `LATE_REPORT_SLOTS` if it
-        awaits a report.
+        ticks. So each job is checked within one slot after its last slot, or within `LATE_REPORT_SLOTS` if a
+        report is awaited.
         """
         lapsed = self._outlook.present_slot - 1
         for job in self._book.jobs.values():

@@ -1,4 +1,4 @@
-"""Labour vendors of a zone: their standing quotes, the orders of its jobs, and what they deliver."""
+"""Labour vendors of a zone: their standing quotes, the orders of jobs, and their deliveries."""
 
 from typing import get_args
 
@@ -201,8 +201,8 @@ class Vendors:
             self._book.refund(job, "delivery_failed", {"case": reason, **about})
 
     def _order_again(self, job: PlannedJob, before: VendorOrder) -> bool:
-        """Order from another vendor: the cheapest whose data are due before the plan begins, or else the
-        fastest, and then the work is planned again. Return whether there is one.
+        """Order from another vendor: the cheapest one with data before the plan begins. If all are later,
+        order from the fastest, and plan the work again. Return whether there is one.
 
         A job that has trained keeps its data, as its checkpoints depend on them. The provider pays the
         difference of the prices, and no more than it was paid for the job.

@@ -84,10 +84,10 @@ def forecast(
 
     Running jobs end as expected with their present workers; their flexible workers are preempted earlier if
     needed. GPUs go to jobs with a turn, to shorter waiting jobs and to this one, each with its base demand; a
-    job that does not fit is passed over. Longer jobs whose patience ends before the start of this one precede
-    it, one per user. The forecast counts GPUs, not servers, of the pools that the job may use, without
-    servers that are held for other jobs. So it is early if room is scattered, and late if jobs before it use
-    another pool or leave the GPUs that it needs.
+    job that does not fit is passed over. Longer jobs precede it, one per user, if they get a turn before it
+    starts. The forecast counts GPUs, not servers, of the pools that the job may use, without servers that are
+    held for other jobs. So it is early if room is scattered, and late if jobs before it use another pool or
+    leave the GPUs that it needs.
     """
     as_of_s = times.next_s if workforce.time_s is None else workforce.time_s
     now_s = max(times.next_s, as_of_s)

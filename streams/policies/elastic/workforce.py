@@ -319,7 +319,7 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
             self._measure(job, report)
 
     def _measure(self, job: ElasticJob, report: RunProgressed) -> None:
-        """Correct what is expected of a job by a report of its progress."""
+        """Correct the expected speed of a job by a report of its progress."""
         steps, workload = report.measured, job.workload
         measured_per_s = self._by_progress(job, report) if steps is None else steps.samples_per_s
         if measured_per_s is None:

@@ -1,11 +1,11 @@
 """Claims of waiting jobs on the ranks of others, so that no user holds devices forever.
 
 A job has a claim once it has waited for `patience_s` per user whose jobs it preempts. If its user has no
-ranks, it may preempt the jobs of any user; otherwise, only those of users who have at least as many ranks as
-its own user would then have. So users with equal shares do not preempt each other, and a user without ranks
-gets a turn for any number of ranks. Jobs may be preempted once they have had their ranks for `patience_s`.
-Claims are served in the turns of the users, one at a time, and no job begins before the first claim, since
-the claim would have to wait for it.
+ranks, it may preempt the jobs of any user; otherwise, only jobs of users who have at least the number of
+ranks that its own user would then have. So users with equal shares do not preempt each other, and a user
+without ranks gets a turn for any number of ranks. Jobs may be preempted once they have had their ranks for
+`patience_s`. Claims are served in the turns of the users, one at a time, and no job begins before the first
+claim, since the claim would have to wait for it.
 
 Let n be the number of users with jobs, and c the longest time in which released ranks end, plus two ticks of
 the clock. While nodes stay unchanged, the first job of a user without ranks then begins within 2 n

@@ -14,7 +14,7 @@ from streams.policies.merging.tuning_task import TuningTask
 MergeEnd = Literal["finished", "undone", "ended_early"]
 
 _LEAST_GAIN, _MOST_GAIN = -0.999, 999.0
-"""Limits of a gain. Beyond them, one of both accuracies is almost 0, so their quotient is meaningless."""
+"""Limits of a gain. Beyond them, one of the two accuracies is almost 0, so their quotient is meaningless."""
 
 
 def note_evaluation(job: TuningJob, kind: KindOfJobs, task: TuningTask, report: TaskEvaluated) -> bool:

@@ -43,8 +43,8 @@ def send(connection: AIOKafkaConnection, request: Any, expect_response: bool = T
     """Send a request, as `AIOKafkaConnection.send`; treat an error of uvloop as a broken connection.
 
     asyncio's own loop drops data written to a closed transport; uvloop raises RuntimeError. This ends
-    aiokafka's metadata task, and all that waits for that task waits forever: a worker whose broker fails at
-    such a moment would continue to decide, but never again commit or send a heartbeat.
+    aiokafka's metadata task, and its waiting callers then wait forever. If the broker failed at such a
+    moment, a worker would continue to decide, but would never again commit or send a heartbeat.
 
     Raises:
         KafkaConnectionError: the connection is closed, or breaks with this.
