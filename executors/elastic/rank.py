@@ -21,7 +21,7 @@ from executors.gang.batches import IGNORED, global_batch, pad
 from executors.gang.checkpoints import MODEL_TENSORS, JobResult, Position, State
 from executors.gang.faults import is_out_of_memory, raise_if_diverged
 from executors.gang.group import ProcessGroup
-from executors.gang.models import (
+from executors.gang.job_models import (
     TrainableModel,
     check_length,
     model_directory,
@@ -29,8 +29,8 @@ from executors.gang.models import (
     put_adapter,
 )
 from executors.gang.rank import GangRank, run_rank_process
+from executors.gang.rank_speed import RankShare, rank_share
 from executors.gang.replicated import ReplicatedTraining
-from executors.gang.speed import RankShare, rank_share
 from executors.lora.adapted_pass import precision
 from executors.lora.adapter import adamw
 from executors.lora.base_model import load_tokenizer

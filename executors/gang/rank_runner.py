@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast
 
-from executors.gang.node import GangNode
+from executors.gang.gang_node import GangNode
 from executors.node.room import NoRoomError
 from executors.node.runner import Activity, Objection, RunnerContext
 from executors.settings import GangSettings

@@ -28,7 +28,7 @@ from executors.gang.messages import (
     Release,
 )
 from executors.gang.rank import EndReason, GangRank, Work
-from executors.gang.speed import RankShare, StepSums
+from executors.gang.rank_speed import RankShare, StepSums
 from executors.lora.dataset import JsonlDataset
 from executors.node.checkpoints import StaleWriterError
 from executors.node.losses import reportable

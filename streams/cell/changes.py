@@ -24,7 +24,7 @@ from streams.cell.layout import InvalidLayoutError, Layout
 from streams.cell.node_record import LeavingReason, NodeRecord
 from streams.cell.nodes import RETIRED, Departure, NodeChange, NodePool, Step, commands_nodes
 from streams.cell.outcomes import Outcomes
-from streams.cell.zones import Zones
+from streams.cell.zone_registry import Zones
 
 Departures = Mapping[str, Departure]
 """By node."""

@@ -22,7 +22,7 @@ from streams.cell.offers import Load, share_out
 from streams.cell.outcomes import Outcomes
 from streams.cell.shares import returns
 from streams.cell.states import Stateful
-from streams.cell.zones import Zones
+from streams.cell.zone_registry import Zones
 
 KEPT_RECLAIMS = 64
 """Number of reclaim ids of a zone that are kept as used, besides those of open reclaims."""

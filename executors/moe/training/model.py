@@ -12,7 +12,7 @@ from peft import PeftModel
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from executors.gang.models import (
+from executors.gang.job_models import (
     ModelError,
     TrainableModel,
     files_in,

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from executors.gang.checkpoints import MODEL_TENSORS, JobResult, Position, State
 from executors.gang.group import ProcessGroup
-from executors.gang.models import ModelError, check_length, model_directory
+from executors.gang.job_models import ModelError, check_length, model_directory
 from executors.gang.rank import GangRank, run_rank_process
-from executors.gang.speed import RankShare, StepSums, rank_share
+from executors.gang.rank_speed import RankShare, StepSums, rank_share
 from executors.gang.training import GangTraining
 from executors.lora.batch import TokenSequence
 from executors.lora.dataset import DatasetRoot

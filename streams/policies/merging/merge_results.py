@@ -7,8 +7,8 @@ from schemas.merging.estimates import PastMerge
 from schemas.merging.outcomes import MergeEvaluated
 from schemas.merging.reports import TaskEvaluated
 from schemas.merging.workload import LEAST_ACCURACY
-from streams.policies.merging.job import JobMerge, TuningJob
 from streams.policies.merging.kind_of_jobs import KindOfJobs
+from streams.policies.merging.tuning_job import JobMerge, TuningJob
 from streams.policies.merging.tuning_task import TuningTask
 
 MergeEnd = Literal["finished", "undone", "ended_early"]

@@ -21,7 +21,7 @@ from schemas.merging.commands import ProfileOrdered, TaskAssigned, TaskReleased
 from schemas.merging.outcomes import TaskChanged
 from schemas.merging.problems import Share
 from streams.cell.cell import Cell
-from streams.policies.merging.job import TuningJob
+from streams.policies.merging.tuning_job import TuningJob
 from tests.streams.gang.tasks_specification import (
     PROFILE_LIMIT_S,
     TIMEOUT_S,

@@ -7,9 +7,9 @@ from schemas.merging.reports import TaskEvaluated
 from schemas.merging.workload import MergingTerms, TrainingTarget, TuningWorkload
 from streams.cell.jobs import Job
 from streams.cell.states import from_state, state_of
-from streams.policies.merging.job import JobMerge, TuningJob
 from streams.policies.merging.kind_of_jobs import KindOfJobs
 from streams.policies.merging.merge_results import fault_of_merge, merge_result, note_evaluation
+from streams.policies.merging.tuning_job import JobMerge, TuningJob
 from streams.policies.merging.tuning_task import TuningTask
 
 WORKLOAD = TuningWorkload(

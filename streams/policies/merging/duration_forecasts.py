@@ -8,9 +8,9 @@ from schemas.merging.outcomes import ForecastReason, JobForetold
 from schemas.merging.problems import StepTime
 from schemas.merging.settings import STAGES_PER_PIPELINE
 from solvers.merging.lookup_table import faster_only
-from streams.policies.merging.job import TuningJob
 from streams.policies.merging.knowledge import Knowledge
 from streams.policies.merging.speeds import Speeds
+from streams.policies.merging.tuning_job import TuningJob
 
 
 class Forecasts:
