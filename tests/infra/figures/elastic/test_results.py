@@ -11,6 +11,8 @@ from infra.simulation.simulator import Simulation
 from infra.workloads.timed import TimedEvent
 from schemas.base import Event
 from schemas.cells import CellConfigured
+from schemas.decisions import JobCompleted
+from schemas.elastic.outcomes import JobResized
 from schemas.jobs import JobSubmitted
 from tests.infra.simulation.elastic.lending import at, lending_cell, load, offer, reclaim
 from tests.support.boards import board_of
@@ -52,6 +54,13 @@ PREEMPTED: Sequence[TimedEvent[Event]] = (
 """One server of its own, which "own" has from 60 to 460. "guest" runs on three of the slow GPUs, each a
 third as fast (erratum L4), from 120 to 300, when 180 of its samples are done. From 480 on it is on the
 server; it is charged 63 s and ends at 480 + 63 + 720."""
+
+
+def test_long_job_of_unknown_speed_runs_once():
+    simulation = Simulation(elastic_cell(1), [at(30.0, submit("j", 10 * 3_600.0, samples_per_s=None))])
+    decided = [type(each.outcome) for step in simulation.steps() for each in step.decisions]
+    assert decided.count(JobResized) == 1, "its silent runs would be lost"
+    assert decided.count(JobCompleted) == 1
 
 
 def test_preempted_job_waits_and_pays_for_checkpoint():
