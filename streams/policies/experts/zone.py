@@ -40,14 +40,15 @@ class ExpertsZone(RigidZone[MoeJob, ChangeReason]):
             return self._ranks.profiles.queued(gang.workload, gang.job.user, waiting)
         return QueuedRanks(jobs_waiting=waiting, ranks=gang.workload.ranks)
 
-    def run_changed(self, job: Job, report: RunReport) -> None:
+    def run_changed(self, job: Job, report: RunReport) -> bool:
         gang = self._ranks.jobs[job.job_id]
         if not isinstance(report, RoutingReport):
-            super().run_changed(job, report)
-        elif report.run_id == gang.run_id and report.node in (*gang.working, *gang.leaving):
+            return super().run_changed(job, report)
+        if report.run_id == gang.run_id and report.node in (*gang.working, *gang.leaving):
             self._routing.report(gang, report)
-        else:
-            self._outcomes.add(no_such_run(report))
+            return True
+        self._outcomes.add(no_such_run(report))
+        return False
 
     def nodes_changed(self, change: NodeChange) -> None:
         self._ranks.has_changed = True

@@ -70,11 +70,14 @@ class Gangs(ABC, Generic[G, R]):
         job.withdraw()
         self.end(job, self._why(job, "withdrawn"))
 
-    def report(self, job: G, report: RunReport, backs_off: bool = False) -> None:
+    def report(self, job: G, report: RunReport, backs_off: bool = False) -> bool:
         """Apply a report of a node about a run of a job.
 
         Args:
             backs_off: whether the job waits before it is resumed, if the run has failed.
+
+        Returns:
+            whether the job has that run.
         """
         generation, leaving = generation_of(report.run_id), job.leaving.get(report.node)
         is_newest = generation == job.generation
@@ -88,6 +91,8 @@ class Gangs(ABC, Generic[G, R]):
             self._complete(job, report)
         else:
             self._outcomes.add(no_such_run(report))
+            return False
+        return True
 
     def refuse(self, job: G, failed: RunFailed) -> None:
         """Apply the refusal of a node to begin a run of a job."""

@@ -59,8 +59,8 @@ class GangZone(ZonePolicy, Generic[G, R]):
     def withdrawn(self, job: Job) -> None:
         self._gangs.withdraw(self._gangs.jobs[job.job_id])
 
-    def run_changed(self, job: Job, report: RunReport) -> None:
-        self._gangs.report(self._gangs.jobs[job.job_id], report)
+    def run_changed(self, job: Job, report: RunReport) -> bool:
+        return self._gangs.report(self._gangs.jobs[job.job_id], report)
 
     def run_refused(self, job: Job, failed: RunFailed) -> None:
         self._gangs.refuse(self._gangs.jobs[job.job_id], failed)

@@ -70,11 +70,12 @@ class MergingZone(GpuZone[TuningJob, TaskChangeReason]):
         super().withdrawn(job)
         self._follow_up()
 
-    def run_changed(self, job: Job, report: RunReport) -> None:
-        super().run_changed(job, report)
+    def run_changed(self, job: Job, report: RunReport) -> bool:
+        has_run = super().run_changed(job, report)
         self._follow_up()
         if report.ends_run:
             self._runs.profile_all()
+        return has_run
 
     def run_refused(self, job: Job, failed: RunFailed) -> None:
         super().run_refused(job, failed)
