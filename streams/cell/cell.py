@@ -36,7 +36,7 @@ from streams.cell.rules import (
 )
 from streams.policies.policy import ZonePolicy
 
-SNAPSHOT_VERSION = 39
+SNAPSHOT_VERSION = 40
 """Version of the layout of a packed state. The rules have a version of their own."""
 _NO_JOBS = JobRegister(0, LiveBytes(0))
 

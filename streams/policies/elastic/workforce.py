@@ -87,12 +87,12 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
         """Number of jobs without workers."""
         return len(self._idle_jobs)
 
-    def end_retries(self) -> bool:
-        """Return whether the delay of some jobs after refused runs has ended since the last check."""
+    def end_retries(self) -> None:
+        """Note the jobs whose delay after a refused run has ended since the last check."""
         over = [job for job in self._retrying if self.jobs[job].retry_s <= self.orders.elapsed_s]
         for job_id in over:
             del self._retrying[job_id]
-        return bool(over)
+        self.has_changed |= bool(over)
 
     def queue(self) -> list[QueueEntry]:
         """Return the entries of live jobs without workers, in the order of their arrival."""
@@ -189,6 +189,7 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
 
     def follow_room(self, job: ElasticJob, why: Why[ResizeReason]) -> None:
         """Resize a running job to the workers for which it has room, at least its base demand."""
+        self.has_changed = True
         flexible = self.cluster.normalised_workers(job.job_id, "flexible")
         self._assign(job, job.workload.min_workers + flexible, why)
 
@@ -328,11 +329,11 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
         job.measure(measured_per_s, self.spanning_speed)
         gave_way = job.gives_way
         job.check_promise(measured_per_s / self.speed(job))
-        self.has_changed |= job.gives_way and not gave_way
+        self.has_changed |= is_first or (job.gives_way and not gave_way)
         job.note_deviation(measured_per_s / expected_per_s)
         if not is_first:
             return
-        job.measured_generation, self.has_changed = job.generation, True
+        job.measured_generation = job.generation
         gpus = sum(job.members.values()) * workload.gpus_per_worker
         self._outcomes.add(
             JobProfiled(

@@ -131,7 +131,7 @@ class ElasticZone(GangZone[ElasticJob, ResizeReason]):
     def wake(self, time_s: float) -> None:
         self._workforce.time_s = time_s
         super().wake(time_s)
-        self._workforce.has_changed |= self._workforce.end_retries()
+        self._workforce.end_retries()
         if self._leaving:
             self._evict()
         if time_s < self._next_round_s:
@@ -139,7 +139,8 @@ class ElasticZone(GangZone[ElasticJob, ResizeReason]):
         interval_s = self._policy.interval_s
         self._next_round_s = (math.floor(time_s / interval_s) + 1) * interval_s
         if self._workforce.has_changed or self._rounds.has_turns_due:
-            self._workforce.has_changed, self._staffing.has_changed = False, True
+            self._workforce.note_assignment()
+            self._staffing.note_round()
             self._open_and_close(self._leaving_training)
             self._rounds.allocate()
         if self._staffing.is_due(time_s):
@@ -165,17 +166,16 @@ class ElasticZone(GangZone[ElasticJob, ResizeReason]):
             **super().state(),
             "cluster": self._workforce.cluster.state(),
             "next_round_s": self._next_round_s,
-            "changed": self._workforce.has_changed,
             "turns": self._turns.state(),
             "time_s": self._workforce.time_s,
-            "staffing": [self._staffing.has_changed, self._staffing.next_s],
+            "staffing": self._staffing.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._next_round_s, self._workforce.has_changed = state["next_round_s"], state["changed"]
+        self._next_round_s = state["next_round_s"]
         self._turns.restore(state["turns"])
         self._workforce.time_s = state["time_s"]
-        self._staffing.has_changed, self._staffing.next_s = state["staffing"]
+        self._staffing.restore(state["staffing"])
         self._workforce.cluster.restore(state["cluster"])
         super().restore(state)
 
@@ -246,7 +246,6 @@ class ElasticZone(GangZone[ElasticJob, ResizeReason]):
             losses.append((job, why))
         if not losses:
             return
-        self._workforce.has_changed = True
         lodgers = {job for server in cluster.servers("loaned") for job in cluster.server(server).jobs}
         self._outcomes.add(cleared.outcome(spared_jobs=len(lodgers - affected.keys())))
         for job, why in losses:

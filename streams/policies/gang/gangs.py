@@ -50,8 +50,16 @@ class Gangs(ABC, Generic[G, R]):
         """Whether an event since the last assignment of nodes could change an assignment."""
 
     def add(self, job: G) -> None:
-        self.jobs[job.job_id] = job
+        self.jobs[job.job_id], self.has_changed = job, True
         self.note(job)
+
+    def note_nodes(self) -> None:
+        """Note that the zone has other nodes, or nodes in other states."""
+        self.has_changed = True
+
+    def note_assignment(self) -> None:
+        """Note that nodes are assigned now, from the present state."""
+        self.has_changed = False
 
     def jobs_on(self, node: str) -> list[G]:
         """Return the jobs with processes on a node, those that are to end included, in the order of their
@@ -158,7 +166,6 @@ class Gangs(ABC, Generic[G, R]):
         return {
             "jobs": {id: job.describe(self.orders.elapsed_s) for id, job in self.jobs.items()},
             "held_bytes": dict(self.room.held),
-            "has_changed": self.has_changed,
         }
 
     def broken_invariants(self) -> Iterator[str]:

@@ -160,7 +160,6 @@ class MergingZone(GpuZone[TuningJob, TaskChangeReason]):
             "knowledge": self._knowledge.state(),
             "speeds": self._runs.speeds.state(),
             "planning": self._planning.state(),
-            "has_changed": self._runs.has_changed,
             "turns": self._runs.turns.state(),
             "library": self._runs.library.state(),
         }
@@ -172,7 +171,6 @@ class MergingZone(GpuZone[TuningJob, TaskChangeReason]):
         self._knowledge.restore(state["knowledge"])
         self._runs.speeds.restore(state["speeds"])
         self._planning.restore(state["planning"])
-        self._runs.has_changed = state["has_changed"]
         self._runs.restore_turns(state["turns"])
         self._runs.library.restore(state["library"])
 
