@@ -21,8 +21,6 @@ LAYERS = [layer.split(" | ") for layer in _LINTER["contracts"][0]["layers"]]
 PACKAGES = _LINTER["root_packages"]
 RANK = {package: -place for place, layer in enumerate(LAYERS) for package in layer}
 NAMED_UPWARDS = (
-    # A manifest names the parts of its policy in all layers; processes that need a part import it.
-    r"streams/policies/\w+/kind\.py",
     # The command line names the command `bench`, which alone may import the benchmarks.
     r"infra/cli\.py",
 )
