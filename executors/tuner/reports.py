@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any, Literal, cast, get_args
 
-from executors.lora.base_model import SharedBase
+from executors.lora.shared_base import SharedBase
 from executors.lora.task import BYTES_PER_PARAMETER, AdapterState
 from executors.node.losses import reportable
 from executors.node.run_reports import RunReports

@@ -125,7 +125,7 @@ class MergeEvaluated(Outcome):
 
 
 class PlanDecided(Outcome):
-    """Result of a request to a solver for an allocation. The changes of tasks after it carry it out."""
+    """Result of a request to a solver for an allocation. The changes of tasks before it carry it out."""
 
     TYPE: ClassVar = "millrace.plan.decided.v1"
 

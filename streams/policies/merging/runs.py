@@ -5,6 +5,7 @@ from typing import Any
 
 from schemas.facts import NO_FACTS, Fact
 from schemas.fleet import RunFailed, RunFinished, RunReport
+from schemas.merging.estimates import EstimateSolution
 from schemas.merging.outcomes import ForecastReason
 from schemas.merging.reports import TaskEvaluated, TaskProfiled
 from schemas.merging.settings import STAGES_PER_PIPELINE
@@ -95,6 +96,19 @@ class MergingRuns(Tasks):
             node = max(fitting, key=lambda node: idle[node])
             if idle[node] < needed:
                 self.evict(node, {"case": "profile_run", "job_id": job.job_id, "node": node})
+
+    def apply_estimates(self, solution: EstimateSolution) -> None:
+        """Apply a solver's estimates to the jobs of their kinds."""
+        news = self._knowledge.keep_estimates(solution)
+        for job in self.jobs.values():
+            if job.stage != "ready" or job.is_ending or job.kind not in news:
+                continue
+            fault = news[job.kind]
+            job.never_merges = job.never_merges or bool(fault)
+            self._outcomes.add(
+                self.forecasts.decision(job, "unusable_profile" if fault else "estimated", fault)
+            )
+        self.has_changed = True
 
     # Reports
 

@@ -19,9 +19,9 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from executors.lora.base_model import SharedBase
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import FusedEngine
+from executors.lora.shared_base import SharedBase
 from executors.lora.task import LLAMA_TARGET_MODULES, LoraTask
 
 

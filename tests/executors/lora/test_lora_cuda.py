@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from executors.lora.base_model import SharedBase, load_base
+from executors.lora.base_model import load_base
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import FusedEngine
+from executors.lora.shared_base import SharedBase
 from executors.lora.task import LLAMA_TARGET_MODULES, LoraTask
 from schemas.cells import BaseDimensions
 from schemas.lora import LoraHyperparameters

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from executors.lora.base_model import SharedBase
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import FusedEngine
+from executors.lora.shared_base import SharedBase
 from executors.lora.task import LoraTask
 
 MakeTask = Callable[..., LoraTask]

@@ -6,7 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from executors.lora.base_model import SharedBase, load_base
+from executors.lora.base_model import load_base
+from executors.lora.shared_base import SharedBase
 from executors.lora.task import AdapterState
 from executors.tuner.checkpoints import fresh_from
 from executors.tuner.settings import TunerSettings
