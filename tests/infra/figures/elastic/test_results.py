@@ -67,6 +67,7 @@ def test_preempted_job_waits_and_pays_for_checkpoint():
     zone = measured(lending_cell(1, 3), *PREEMPTED)
     guest, figures = jobs_of(zone)["guest"], zone.results()
     assert guest["ended_s"] == 480 + 63 + 720
+    assert guest["running_time_error_pct"] == pytest.approx(0.0, abs=1e-9), "no start is running time"
     assert guest["queuing_s"] == 30 + 180
     assert (guest["preemptions"], guest["resizes"], guest["was_on_loaned"]) == (1, 0, True)
     assert figures.queuing.mean_s == (30 + 210) / 2
