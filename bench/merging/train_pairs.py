@@ -27,10 +27,11 @@ from bench.merging.trained import (
 )
 from bench.merging.transfers import TEXTS
 from executors.gang.messages import Membership
-from executors.lora.base_model import SharedBase, load_base
+from executors.lora.base_model import load_base
 from executors.lora.dataset import DatasetRoot
 from executors.lora.default_base import Recipe, default_base_directory
 from executors.lora.lora_task import AdapterState
+from executors.lora.shared_base import SharedBase
 from executors.processes.threads import one_thread
 from executors.tuner.checkpoints import fresh_from
 from executors.tuner.data import Loaders, SharedTokenizer

@@ -20,10 +20,11 @@ from torch.nn.functional import cross_entropy
 
 from bench.merging.leep import leep
 from executors.lora.adapted_pass import adapters_placed, loss_logits
-from executors.lora.base_model import SharedBase, load_base
+from executors.lora.base_model import load_base
 from executors.lora.batch import TokenSequence, pack
 from executors.lora.dataset import DatasetRoot
 from executors.lora.lora_task import AdapterState
+from executors.lora.shared_base import SharedBase
 from executors.processes.threads import one_thread
 from executors.tuner.checkpoints import fresh_from
 from executors.tuner.data import Loaders, SharedTokenizer

@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from executors.lora.adapted_pass import adapters_placed, loss_logits, precision
-from executors.lora.base_model import SharedBase
 from executors.lora.batch import PackedBatch, pack
 from executors.lora.dataset import DatasetRoot, RecentIndices
 from executors.lora.delivered import open_delivered
@@ -20,6 +19,7 @@ from executors.lora.faults import UpdateError, raise_if_device_is_lost
 from executors.lora.lora_task import LoraTask, TaskState
 from executors.lora.records import with_columns
 from executors.lora.resident import ResidentTask, new_state
+from executors.lora.shared_base import SharedBase
 from schemas.lora import Delivery
 
 BYTES_PER_GIB = 2**30

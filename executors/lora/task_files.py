@@ -13,9 +13,9 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from executors.lora.adapter import AdapterLayout, is_target
-from executors.lora.base_model import SharedBase
 from executors.lora.dataset import Cursor
 from executors.lora.lora_task import LoraTask, TaskState
+from executors.lora.shared_base import SharedBase
 from executors.node.files import digest_of, write_folder
 from schemas.base import Record
 

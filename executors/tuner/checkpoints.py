@@ -15,8 +15,8 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from executors.lora.adapter import AdapterLayout
-from executors.lora.base_model import SharedBase
 from executors.lora.lora_task import AdapterState, LoraTask, TaskState
+from executors.lora.shared_base import SharedBase
 from executors.lora.task_files import ADAPTER_TENSORS, decode_state, encode_state, publish_adapter
 from executors.node.checkpoints import Checkpoint, StaleWriterError
 from executors.node.files import digest_of

@@ -11,9 +11,9 @@ from typing import Generic, TypeVar
 import torch
 
 from executors.lora.adapter import AdapterLayout, TrainedAdapter
-from executors.lora.base_model import SharedBase
 from executors.lora.lora_task import AdapterState, LoraTask, TaskState
 from executors.lora.resident import new_state
+from executors.lora.shared_base import SharedBase
 from executors.tuner.checkpoints import SavedJob, TuningCheckpoints, fresh_from, lora_task, shared_state
 from executors.tuner.data import Loader, Loaders, TokenizedFile
 from executors.tuner.faults import FieldError, UnfitMergeError, fault_in, fault_of

@@ -12,8 +12,8 @@ import torch
 
 from executors.gang.faults import share_failure
 from executors.gang.folder import JobFolder
-from executors.lora.base_model import SharedBase
 from executors.lora.faults import described
+from executors.lora.shared_base import SharedBase
 from executors.node.losses import reportable
 from executors.tuner.data import Loader
 from executors.tuner.embedding import Embeddings, embed

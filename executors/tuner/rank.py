@@ -17,10 +17,11 @@ from executors.devices import use_device
 from executors.gang.folder import JobFolder
 from executors.gang.messages import Membership
 from executors.gang.network import use_interface
-from executors.lora.base_model import SharedBase, load_base
+from executors.lora.base_model import load_base
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import keep_freed_memory
 from executors.lora.faults import described
+from executors.lora.shared_base import SharedBase
 from executors.tuner.checkpoints import TuningCheckpoints
 from executors.tuner.data import Loaders, SharedTokenizer
 from executors.tuner.files import JobFiles

@@ -128,7 +128,7 @@ def _cell_with(log: Target, node: str, cell: str | None) -> PresentCell:
         CommandError: no cell has the node, or several have it.
     """
     cells = {name: found for name, found in present_cells(log).items() if cell in (None, name)}
-    having = [name for name, found in sorted(cells.items()) if node in found.zone_of]
+    having = [name for name, found in sorted(cells.items()) if node in found.nodes.by_id]
     if len(having) > 1:
         raise CommandError(f"cells {', '.join(having)} have a node {node}: choose one with --cell")
     if not having:

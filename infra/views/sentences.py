@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from infra.text import units
+from infra.tools import tools_of
 from infra.views.policy import policy_views, view_of
 from schemas.base import Record
 from schemas.decisions import EventFaulted
@@ -261,7 +262,7 @@ def _policy_of_type(record: type[Record]) -> str | None:
 def _with_one_view(policies: Iterable[str]) -> str | None:
     """Return the first of some policies if they share a view."""
     found = list(policies)
-    return found[0] if len({KINDS[policy].view for policy in found}) == 1 else None
+    return found[0] if len({tools_of(policy).view for policy in found}) == 1 else None
 
 
 @cache

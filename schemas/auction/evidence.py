@@ -285,7 +285,8 @@ _OfHours = Annotated[
 
 
 class ZonePriced(ZoneView):
-    """The state of a zone's market when a slot opens."""
+    """The state of a zone's market when a slot opens. No view can fold it from other
+    decisions: it follows from the mechanism's state, to which rejected bids contribute."""
 
     TYPE: ClassVar = "millrace.zone.priced.v1"
     VIEW: ClassVar = "prices"

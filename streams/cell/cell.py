@@ -19,6 +19,7 @@ from streams.cell.chain import CHAIN_START, chained_part, next_link
 from streams.cell.configured import ConfiguredCell, refused
 from streams.cell.jobs import JobRegister
 from streams.cell.layout import Layout
+from streams.cell.ledger_event import LedgerEvent
 from streams.cell.live_bytes import LiveBytes
 from streams.cell.nodes import NodePool
 from streams.cell.packing import pack, unpack
@@ -36,23 +37,9 @@ from streams.cell.rules import (
 )
 from streams.policies.policy import ZonePolicy
 
-SNAPSHOT_VERSION = 39
+SNAPSHOT_VERSION = 40
 """Version of the layout of a packed state. The rules have a version of their own."""
 _NO_JOBS = JobRegister(0, LiveBytes(0))
-
-
-@dataclass(frozen=True)
-class LedgerEvent:
-    """An event and its place in the ledger, which gives the decisions their ids."""
-
-    offset: int
-    envelope: Envelope
-
-    @property
-    def canonical(self) -> bytes:
-        """Offset, attributes and event as one JSON object. The chain covers this object, and it is one line
-        of a ledger file."""
-        return b'{"offset":%d,%s' % (self.offset, self.envelope.canonical[1:])
 
 
 @dataclass(frozen=True)

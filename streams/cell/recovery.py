@@ -4,14 +4,12 @@ import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from schemas.base import Event
 from schemas.decisions import EventFaulted
+from streams.cell.ledger_event import LedgerEvent
 from streams.cell.places import place_of
-
-if TYPE_CHECKING:
-    from streams.cell.cell import LedgerEvent
 
 T = TypeVar("T")
 
@@ -36,7 +34,7 @@ class Kept:
     """Packed state; None before the first, when the cell was empty."""
     place: tuple[int, bytes] | None = None
     """Ledger offset and chain after the events that raised right after the packed state; None without any."""
-    since: list["LedgerEvent"] = field(default_factory=list)
+    since: list[LedgerEvent] = field(default_factory=list)
     _since_bytes: int = 0
 
     def keep(self, packed: bytes) -> None:
@@ -45,7 +43,7 @@ class Kept:
         self.since.clear()
         self._since_bytes = 0
 
-    def follow(self, event: "LedgerEvent") -> bool:
+    def follow(self, event: LedgerEvent) -> bool:
         """Note an event that was folded, and return whether the cell is to be packed again."""
         self.since.append(event)
         self._since_bytes += len(event.envelope.value)
@@ -80,7 +78,7 @@ def on_a_fresh_stack(work: Callable[[], T]) -> T:
         return thread.submit(work).result()
 
 
-def fault_of(event: "LedgerEvent", error: Exception) -> EventFaulted:
+def fault_of(event: LedgerEvent, error: Exception) -> EventFaulted:
     """Return the record of an event that raised."""
     place, what = place_of(error), event.envelope.event
     return EventFaulted(

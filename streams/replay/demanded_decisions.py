@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from schemas.codec import Decision
-from streams.cell.cell import LedgerEvent
+from streams.cell.ledger_event import LedgerEvent
 
 _TABLES = """
     PRAGMA journal_mode = OFF;

@@ -9,7 +9,8 @@ from itertools import takewhile
 from typing import Literal
 
 from schemas.codec import Decision, InvalidRecordError, decode_decision
-from streams.cell.cell import Cell, LedgerEvent
+from streams.cell.cell import Cell
+from streams.cell.ledger_event import LedgerEvent
 from streams.cell.rules import RULES, RuleBook
 from streams.replay.chain_check import Chains
 from streams.replay.demanded_decisions import Demanded, DemandedDecisions

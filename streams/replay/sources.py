@@ -8,8 +8,8 @@ from schemas.codec import InvalidRecordError
 from schemas.errors import ReadableError
 from schemas.kafka_connection import KafkaConnection
 from schemas.topics import DECISIONS, LEDGER, RULES_STATES, STATE_DIGEST_HEADER, topic_name
-from streams.cell.cell import LedgerEvent
 from streams.cell.ledger import ledger_event_of
+from streams.cell.ledger_event import LedgerEvent
 from streams.cell.rules import RULES, RuleBook
 from streams.kafka.reader import KafkaReader, TopicSlice
 from streams.kafka.records import ReadRecord

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from schemas.cells import MAX_SNAPSHOT_BYTES, CellConfigured
 from schemas.codec import Decision
 from schemas.rules import RulesAdopted
-from streams.cell.cell import Cell, LedgerEvent, layout_of
+from streams.cell.cell import Cell, layout_of
+from streams.cell.ledger_event import LedgerEvent
 from streams.cell.rules import RuleBook, adoption_holds, state_digest
 
 

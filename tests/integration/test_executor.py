@@ -16,10 +16,11 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Lfm2ForCausalLM
 
-from executors.lora.base_model import SharedBase, load_base
+from executors.lora.base_model import load_base
 from executors.lora.dataset import DatasetRoot
 from executors.lora.default_base import default_base_directory
 from executors.lora.engine import FusedEngine
+from executors.lora.shared_base import SharedBase
 from executors.lora.slots.runs import task_of
 from executors.lora.task_files import ADAPTER_TENSORS, encode_state
 from infra.kafka.local import LocalKafka

@@ -14,7 +14,8 @@ from schemas.decisions import JobAdmitted, JobRejected, NodeMoved
 from schemas.jobs import JobSubmitted
 from schemas.kind import PolicySettings
 from solvers.auction.posted.prices import PostedPrices
-from streams.cell.cell import Cell, LedgerEvent
+from streams.cell.cell import Cell
+from streams.cell.ledger_event import LedgerEvent
 from streams.cell.live_bytes import job_bytes
 from streams.policies.auction.planned_job import LATE_REPORT_SLOTS, ZONE_BYTES
 from streams.policies.auction.zone import AuctionZone

@@ -11,9 +11,9 @@ import torch
 
 from executors.gang.folder import JobFolder
 from executors.gang.messages import Membership
-from executors.lora.base_model import SharedBase
 from executors.lora.dataset import DatasetRoot
 from executors.lora.resident import new_state
+from executors.lora.shared_base import SharedBase
 from executors.tuner.checkpoints import TuningCheckpoints, lora_task
 from executors.tuner.data import Loader, Loaders, SharedTokenizer
 from executors.tuner.files import JobFiles

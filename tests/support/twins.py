@@ -5,7 +5,8 @@ from typing import Any
 import msgpack
 
 from schemas.codec import Decision
-from streams.cell.cell import Cell, LedgerEvent
+from streams.cell.cell import Cell
+from streams.cell.ledger_event import LedgerEvent
 from tests.support.cells import Bench
 from tests.support.described import check_described
 from tests.support.sentences import check_sentences

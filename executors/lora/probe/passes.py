@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +18,7 @@ from executors.lora.packed_attention import PACKED_ATTENTION
 from executors.lora.randomness import StreamedMasks, derive_seed
 from executors.lora.records import LabelledRecords
 from executors.lora.segment_products import Rows
-
-if TYPE_CHECKING:
-    from executors.lora.base_model import SharedBase
-
+from executors.lora.shared_base import SharedBase
 
 REDUCED = (torch.bfloat16, torch.float16)
 
@@ -90,7 +87,7 @@ def _float32(_device: torch.device) -> AbstractContextManager[None]:
 class ProbeTask:
     """A task with an adapter of two random matrices, so that both get gradients. See `Adapted`."""
 
-    def __init__(self, base: "SharedBase", sites: Mapping[str, FusedLinear], number: int) -> None:
+    def __init__(self, base: SharedBase, sites: Mapping[str, FusedLinear], number: int) -> None:
         device = base.model.device
         # No job could have this task: it names all layers one by one, which exceeds the limit of a job.
         task = LoraTask.model_construct(
@@ -125,7 +122,7 @@ class ProbeTask:
 class Probe:
     """A base model with the sequences and the tasks of its probe."""
 
-    def __init__(self, base: "SharedBase") -> None:
+    def __init__(self, base: SharedBase) -> None:
         self.base = base
         self.model = base.model
         self.embedding: nn.Module = base.model.get_input_embeddings()

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -15,9 +15,7 @@ from executors.lora.probe.deviation import (
     FLOAT32,
     REDUCED,
     REDUCED_ALONE,
-    Deviation,
     ProbeRefusal,
-    Proof,
     Reason,
     UnprovenBaseError,
     Yardstick,
@@ -26,9 +24,8 @@ from executors.lora.probe.deviation import (
     task_of,
 )
 from executors.lora.probe.passes import TASKS, PassOutcome, Probe, has_room_for_float32, is_reduced
-
-if TYPE_CHECKING:
-    from executors.lora.base_model import SharedBase
+from executors.lora.probe.proof import Deviation, Proof
+from executors.lora.shared_base import SharedBase
 
 R = TypeVar("R")
 
@@ -42,7 +39,7 @@ _USUAL_PRODUCTS = 2e10
 _log = logging.getLogger(__name__)
 
 
-def prove(base: "SharedBase") -> Proof:
+def prove(base: SharedBase) -> Proof:
     """Compare packed passes of a base model with transformers' eager passes of each sequence alone.
 
     Two tasks of two sequences each run on the real weights, on their device and in their precision:
@@ -77,7 +74,7 @@ def prove(base: "SharedBase") -> Proof:
     return proof
 
 
-def _proof(base: "SharedBase", started_s: float) -> Proof:
+def _proof(base: SharedBase, started_s: float) -> Proof:
     probe = _run("eager_raises", lambda: Probe(base))
     _run("eager_raises", lambda: probe.eager_values([probe.batches[0][:1]]))
     layers = _run("packed_raises", probe.layers_of_every_token)

@@ -10,9 +10,9 @@ import torch
 
 from executors.gang.meeting import Meeting
 from executors.gang.messages import Membership
-from executors.lora.base_model import SharedBase
 from executors.lora.lora_task import AdapterState
 from executors.lora.resident import new_state
+from executors.lora.shared_base import SharedBase
 from executors.tuner.faults import fault_in, fault_of
 from executors.tuner.opening import OpenTask, TrainingJob, task_state
 from executors.tuner.pipeline.group import Channel, StageGroup

@@ -1,5 +1,6 @@
 """Labour vendors of a zone: their standing quotes, the orders of jobs, and their deliveries."""
 
+from dataclasses import dataclass
 from typing import get_args
 
 from schemas.auction.bids import QuoteAccepted, VendorLeft, VendorQuoted
@@ -25,6 +26,7 @@ from solvers.auction.market.fleet import Calendar
 from solvers.auction.market.window import VendorOption, undominated, vendor_options
 from solvers.auction.mechanism.auctioneer import Auctioneer
 from solvers.auction.mechanism.search import Schedule
+from streams.cell.states import Stateful
 from streams.policies.auction.book import JobBook
 from streams.policies.auction.planned_job import PlannedJob
 from streams.policies.auction.replanning import Replanner
@@ -33,8 +35,12 @@ from streams.policies.orders import facts_of_failure
 from streams.policies.policy import ZoneContext
 
 
-class Vendors:
+@dataclass(init=False, eq=False)
+class Vendors(Stateful):
     """Quotes and orders of one zone."""
+
+    quotes: dict[str, VendorQuoted]
+    """Latest quote of each vendor."""
 
     def __init__(
         self,
@@ -47,8 +53,7 @@ class Vendors:
         policy = context.zone.policy
         assert isinstance(policy, MarketPolicy), "an auction zone has a market"
         self._deliveries = policy.deliveries
-        self.quotes: dict[str, VendorQuoted] = {}
-        """Latest quote of each vendor."""
+        self.quotes = {}
         self._cell = context.cell.cell
         self._zone = context.zone.id
         self._market_zones = {zone.id for zone in context.cell.zones if isinstance(zone.policy, MarketPolicy)}
@@ -134,13 +139,6 @@ class Vendors:
     def inherit(self, before: "Vendors") -> None:
         """Take over the quotes."""
         self.quotes = before.quotes
-
-    def state(self) -> list[str]:
-        return [quote.model_dump_json() for quote in self.quotes.values()]
-
-    def restore(self, state: list[str]) -> None:
-        quotes = [VendorQuoted.model_validate_json(quote) for quote in state]
-        self.quotes = {quote.vendor: quote for quote in quotes}
 
     def _is_of_another_zone(self, event: PreprocessingReport) -> bool:
         """Return whether a report is on a live job of another zone with vendors, which answers it."""

@@ -140,23 +140,23 @@ class AuctionZone:
             request, task.workload, profiles, found, self.admission.quote_facts, full
         )
 
-    def run_changed(self, job: Job, report: RunReport) -> None:
+    def run_changed(self, job: Job, report: RunReport) -> bool:
         planned = self.book.jobs.get(job.job_id)
         if planned is None:
             self._outcomes.add(_stale("no_verdict_yet", job))
-            return
+            return False
         slot = slot_of_run(report.run_id, job.job_id)
         if slot is None:
             self._outcomes.add(no_such_run(report))
-            return
+            return False
         if planned.rows.get(slot, -1) != self.fleet.row_of.get(report.node) or slot > self.book.present_slot:
             self._outcomes.add(_stale("not_assigned", job, node=report.node, slot=slot))
-            return
+            return False
         if slot < planned.run_slot and not isinstance(report, RunFinished):
             # A later run has overtaken it: its samples are not the progress of the job.
             self._outcomes.add(_stale("overtaken", job, slot=slot, run_slot=planned.run_slot))
             self._runs.overtake(planned, slot, report)
-            return
+            return False
         match report:
             case RunStarted():
                 self._runs.start(planned, slot, report)
@@ -176,6 +176,7 @@ class AuctionZone:
                 self._outcomes.add(
                     _stale("not_finished", job, samples_done=report.samples_done, work_samples=samples)
                 )
+        return True
 
     def run_refused(self, job: Job, failed: RunFailed) -> None:
         self.run_changed(job, failed)

@@ -61,7 +61,7 @@ class Ranks(RigidGangs[MoeJob, ChangeReason]):
             return
         retries_s = (job.retry_s for job in self.jobs.values() if job.waits)
         self._next_retry_s = min((at for at in retries_s if at > self.orders.elapsed_s), default=math.inf)
-        self.has_changed = False
+        self.note_assignment()
         holdings = Holdings(self.jobs.values(), self.gpus, self.turns, self.time_s, self.patience_s)
         queue = TurnQueue(self.turns, self.waiting, self.gpus.open, holdings.holds_up)
         heads = queue.heads()

@@ -51,8 +51,16 @@ class Gangs(ABC, Generic[G, R]):
         """Whether an event since the last assignment of nodes could change an assignment."""
 
     def add(self, job: G) -> None:
-        self.jobs[job.job_id] = job
+        self.jobs[job.job_id], self.has_changed = job, True
         self.note(job)
+
+    def note_nodes(self) -> None:
+        """Note that the zone has other nodes, or nodes in other states."""
+        self.has_changed = True
+
+    def note_assignment(self) -> None:
+        """Note that nodes are assigned now, from the present state."""
+        self.has_changed = False
 
     def jobs_on(self, node: str) -> list[G]:
         """Return the jobs with processes on a node, those that are to end included, in the order of their
@@ -71,11 +79,14 @@ class Gangs(ABC, Generic[G, R]):
         job.withdraw()
         self.end(job, self._why(job, "withdrawn"))
 
-    def report(self, job: G, report: RunReport, backs_off: bool = False) -> None:
+    def report(self, job: G, report: RunReport, backs_off: bool = False) -> bool:
         """Apply a report of a node about a run of a job.
 
         Args:
             backs_off: whether the job waits before it is resumed, if the run has failed.
+
+        Returns:
+            whether the job has that run.
         """
         generation, leaving = generation_of(report.run_id), job.leaving.get(report.node)
         is_newest = generation == job.generation
@@ -89,6 +100,8 @@ class Gangs(ABC, Generic[G, R]):
             self._complete(job, report)
         else:
             self._outcomes.add(no_such_run(report))
+            return False
+        return True
 
     def refuse(self, job: G, failed: RunFailed) -> None:
         """Apply a node's refusal to begin a run of a job."""
@@ -154,7 +167,6 @@ class Gangs(ABC, Generic[G, R]):
         return {
             "jobs": {id: job.describe(self.orders.elapsed_s) for id, job in self.jobs.items()},
             "held_bytes": dict(self.room.held),
-            "has_changed": self.has_changed,
         }
 
     def broken_invariants(self) -> Iterator[str]:
@@ -227,6 +239,8 @@ class Gangs(ABC, Generic[G, R]):
             case RunFinished() if job.tracks_progress(leads):
                 self._complete(job, report)
             case RunFinished() | RunProgressed(complete=True) if not leads and job.is_all_done(report):
+                # The node has ended older processes before, even if the report of their end is lost.
+                job.leaving.pop(report.node, None)
                 job.done[report.node] = None
                 self.note(job)
             case RunFinished() | RunProgressed(complete=True):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from executors.lora.base_model import SharedBase
+from executors.lora.shared_base import SharedBase
 from executors.tuner.settings import TunerSettings
 from tests.support.executors import write_dataset
 from tests.support.fork_server import start_fork_server

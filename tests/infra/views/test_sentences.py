@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 from pydantic_core.core_schema import ErrorType
 
+from infra.tools import tools_of
 from infra.views import sentences
 from infra.views.policy import view_of
 from infra.views.sentences import listed, policy_of, sentence, sentence_of
@@ -15,7 +16,6 @@ from schemas.cells import MAX_SLOT_S
 from schemas.codec import facts_of
 from schemas.decisions import JobRejected
 from schemas.experts.outcomes import RanksChanged
-from schemas.installed import KINDS
 from tests.schemas.test_cells import REFUSED, Change, configured
 from tests.support.cells import bid
 from tests.support.elastic import submit
@@ -81,5 +81,5 @@ def test_other_faults_are_named_by_field_alone() -> None:
 
 def test_a_submission_shows_the_policy() -> None:
     assert policy_of(submit("j")) == "elastic"
-    assert KINDS[policy_of(bid()) or ""].view == KINDS["auction"].view
+    assert tools_of(policy_of(bid()) or "").view == tools_of("auction").view
     assert policy_of(None) is None

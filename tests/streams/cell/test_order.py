@@ -5,7 +5,8 @@ import pytest
 from schemas.codec import Envelope
 from schemas.commands import RunDisowned
 from schemas.decisions import CellAccepted, EventIgnored, JobAdmitted, JobRejected, JobWithdrawn
-from streams.cell.cell import Cell, LedgerEvent
+from streams.cell.cell import Cell
+from streams.cell.ledger_event import LedgerEvent
 from tests.support.cells import (
     CheckedBench,
     ask,

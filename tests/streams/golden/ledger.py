@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from schemas.codec import Decision, decode_event_line
-from streams.cell.cell import SNAPSHOT_VERSION, Cell, LedgerEvent
+from streams.cell.cell import SNAPSHOT_VERSION, Cell
+from streams.cell.ledger_event import LedgerEvent
 from streams.cell.rules import state_digest
 
 LEDGER = Path(__file__).with_name("ledger.jsonl")

@@ -8,10 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from executors.lora.base_model import SharedBase
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import FusedEngine
 from executors.lora.lora_task import TaskState
+from executors.lora.shared_base import SharedBase
 from executors.lora.slots.checkpoints import AdapterOutput, RunCheckpoints
 from executors.lora.slots.runs import task_of
 from executors.lora.slots.settings import LoraSettings
