@@ -16,8 +16,8 @@ from schemas.jobs import JobSubmitted
 from schemas.lora import Dataset
 from solvers.elastic.cluster import Cluster
 from solvers.elastic.knapsack import ItemGroup
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 
 SERVER_GPUS = 8
 TRAINING_GPUS = 3_544

@@ -11,8 +11,8 @@ from schemas.cells import CellConfigured, GpuType, Node, Tariff, Zone
 from schemas.codec import Envelope
 from schemas.jobs import JobSubmitted
 from schemas.lora import Dataset, LoraWorkload
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 from streams.policies.auction.zone import AuctionZone
 
 CELL = "bench"

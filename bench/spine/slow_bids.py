@@ -27,8 +27,8 @@ from solvers.auction.market.demand import UnplannableError
 from solvers.auction.market.node_slots import additive_costs
 from solvers.auction.mechanism.certificate import CERTIFICATE_BUDGET_STEPS
 from solvers.auction.mechanism.pricing import cheapest_plan
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 from streams.policies.auction.zone import AuctionZone
 
 ZONE = "z"

@@ -19,8 +19,8 @@ from schemas.codec import Decision, Envelope
 from schemas.jobs import JobSubmitted
 from schemas.registry import TOPIC_BY_EVENT
 from schemas.topics import JOBS
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 
 SOURCE = "millrace/simulate"
 """CloudEvents source of the events of a simulation."""

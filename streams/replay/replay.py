@@ -9,9 +9,9 @@ from itertools import takewhile
 from typing import Literal
 
 from schemas.codec import Decision, InvalidRecordError, decode_decision
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
 from streams.cell.rules import RULES, RuleBook
+from streams.cell.state_machine import Cell
 from streams.replay.chain_check import Chains
 from streams.replay.demanded_decisions import Demanded, DemandedDecisions
 from streams.replay.heads import Head, HeadCheck, KeptHead

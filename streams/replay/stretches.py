@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from schemas.cells import MAX_SNAPSHOT_BYTES, CellConfigured
 from schemas.codec import Decision
 from schemas.rules import RulesAdopted
-from streams.cell.cell import Cell, layout_of
 from streams.cell.ledger_event import LedgerEvent
 from streams.cell.rules import RuleBook, adoption_holds, state_digest
+from streams.cell.state_machine import Cell, layout_of
 
 
 class UnfitStateError(Exception):

@@ -34,7 +34,7 @@ from schemas.topics import (
     topic_name,
 )
 from schemas.view_records import JobState, ZoneState
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 from streams.kafka.publisher import Confirmation, Publisher
 from streams.kafka.records import ReadRecord, SentRecord
 from streams.worker.intake import dead_letter

@@ -13,8 +13,8 @@ from schemas.codec import Decision, decode_decision
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejected, JobWithdrawn
 from schemas.jobs import JobSubmitted
 from schemas.registry import INTAKE_EVENTS
-from streams.cell.cell import Cell
 from streams.cell.ledger import ledger_event_of
+from streams.cell.state_machine import Cell
 from tests.integration.deployment import Deployment, Worker, until
 from tests.support.cells import configuration, zone
 from tests.support.histories import recorded

@@ -16,7 +16,7 @@ from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejected, JobWithdrawn
 from schemas.solves import SolveFinished, SolveRequested
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 from tests.support.cells import UNIT, Bench, CheckedBench, configuration, tick, zone
 from tests.support.examples import seeds
 from tests.support.histories import History, history

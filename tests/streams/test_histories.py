@@ -6,7 +6,7 @@ import pytest
 
 from schemas.auction.settings import AuctionPolicy
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejected, JobWithdrawn
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 from tests.support.cells import Bench, CheckedBench, zone
 from tests.support.examples import long
 from tests.support.histories import history

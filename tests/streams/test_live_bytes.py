@@ -32,8 +32,8 @@ from schemas.questions import encode_posed
 from schemas.solves import SolveRequested
 from schemas.topics import topics
 from solvers.auction.posted.prices import PostedPrices
-from streams.cell.cell import Cell
 from streams.cell.live_bytes import LiveBytes, job_bytes
+from streams.cell.state_machine import Cell
 from streams.policies.auction.batch_admission import MOST_BIDS
 from streams.policies.auction.planned_job import NODE_SLOT_BYTES, ZONE_BYTES
 from tests.support.cells import (

@@ -28,8 +28,8 @@ from schemas.fleet import CommandRefused, NodeOffline, NodeSilent, RunFailed, Ru
 from schemas.jobs import JobWithdrawalRequested
 from schemas.kind import Problem
 from schemas.solves import SolveFinished, SolveRequested
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 from tests.streams.elastic import test_histories as elastic
 from tests.streams.experts import test_histories as experts
 from tests.streams.ledgers import MARKETS

@@ -14,7 +14,7 @@ from schemas.base import HOURS_PER_DAY, Event
 from schemas.cells import CellConfigured, Tariff
 from schemas.decisions import JobAdmitted, JobQuoted, JobRefunded, JobRejected
 from schemas.jobs import JobSubmitted
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 from tests.streams.test_truthfulness import COMPETITORS, MONEY, TASKS, check_never_beaten
 from tests.streams.test_withdrawal_truthfulness import LATER_COMPETITORS, check_no_strategy_gains
 from tests.support.cells import (

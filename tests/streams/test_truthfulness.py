@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from schemas.auction.settings import PdftspPolicy
 from schemas.decisions import JobAdmitted, JobWithdrawn
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 from tests.support.cells import EPOCH_S, UNIT, Bench, bid, tick, vendor, withdraw, zone
 from tests.support.examples import examples
 

@@ -14,9 +14,9 @@ from schemas.decisions import JobAdmitted, JobRejected, NodeMoved
 from schemas.jobs import JobSubmitted
 from schemas.kind import PolicySettings
 from solvers.auction.posted.prices import PostedPrices
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
 from streams.cell.live_bytes import job_bytes
+from streams.cell.state_machine import Cell
 from streams.policies.auction.planned_job import LATE_REPORT_SLOTS, ZONE_BYTES
 from streams.policies.auction.zone import AuctionZone
 from tests.support.described import check_described

@@ -8,7 +8,7 @@ from schemas.auction.evidence import JobReplanned, ZonePriced
 from schemas.cells import ThroughputRow
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded
 from schemas.lora_commands import RunCancelled, SlotAssigned
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 from streams.policies.auction.planned_job import LATE_REPORT_SLOTS
 from tests.support.cells import (
     EPOCH_S,

@@ -6,7 +6,7 @@ from schemas.auction.batches import SolvedPlan
 from schemas.auction.settings import TitanPolicy
 from schemas.decisions import EventIgnored, JobAdmitted, JobQuoted, JobRejected, JobWithdrawn
 from schemas.solves import SolveRequested
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 from streams.policies.auction import batch_admission
 from tests.support.cells import (
     EPOCH_S,

@@ -14,8 +14,8 @@ from schemas.experts.commands import ExpertsPlaced, RanksAssigned, RanksReleased
 from schemas.loans import LoanChanged
 from schemas.merging.commands import ProfileOrdered, TaskAssigned, TaskReleased
 from schemas.merging.outcomes import MergeEvaluated
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 
 FOLDER = Path(__file__).parent / "histories"
 GANG_POLICIES = (
