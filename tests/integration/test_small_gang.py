@@ -14,7 +14,7 @@ import psutil
 import pytest
 import yaml
 
-from infra.deployment.folders import Folders
+from infra.deployment.deployment_folders import Folders
 from infra.log.target import Target
 from schemas.decisions import JobCompleted
 from schemas.fleet import RunProgressed, RunStarted
