@@ -113,7 +113,7 @@ class MergeEvaluated(Outcome):
     """Reason of the result. `ended_early`: the job was withdrawn or failed."""
     foretold_gain: float
     gain: float | None
-    """Gain of its accuracy over jobs of its kind that ran alone; None without such jobs."""
+    """Gain of its accuracy over jobs of its kind that ran alone for as many epochs; None without any."""
     foretold_iterations: Amount
     iterations: Amount
     """Iterations that it took."""

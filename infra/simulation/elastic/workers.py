@@ -1,6 +1,8 @@
 """The simulated runner of data-parallel jobs: it sends the same reports, but trains nothing."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 
 from infra.simulation.event_queue import Moments
 from infra.simulation.gangs import VirtualGangs, VirtualJob
@@ -13,8 +15,10 @@ PREEMPTION_S = 63.0
 """Time that a preemption costs a job: its checkpoint is written, its workers end, others start elsewhere and
 load it (thesis, section 3.7.5, measured on a testbed)."""
 FIRST_REPORT_S = 60.0
-"""Time after which workers first report measured steps. They do so a second time after as long again; later
-reports would only repeat them."""
+"""Time after which workers first report measured steps. They do so a second time after as long again."""
+REPORT_INTERVAL_S = 900.0
+"""Interval of later reports. Real workers report more often, with the same content; a zone counts a run as
+lost whose reports stay away for `order_timeout_s`."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class VirtualWorkers(VirtualGangs[VirtualJob]):
     ) -> None:
         super().__init__(cell, pace)
         self._pauses = pauses
-        self._reports_s = first_report_s, 2 * first_report_s
+        self._first_report_s = first_report_s
 
     def reports(self, command: Command, time_s: float) -> Moments:
         """Report a run's start, and its end with the job's work or with the command that releases the
@@ -63,15 +67,16 @@ class VirtualWorkers(VirtualGangs[VirtualJob]):
         if is_leader:
             yield job.since_s, RunStarted(**fields, samples_done=min(int(job.samples_done), work))
         steps, began_s = self._measured(command, job.samples_per_s) if is_leader else None, job.since_s
-        for node_s in self._reports_s if steps is not None else ():
+        for node_s in self._reports_s() if steps is not None else ():
             report_s = began_s + node_s
-            if report_s < end_s:
-                yield report_s, None
-                done = int(job.samples_by(report_s))
-                yield (
-                    report_s,
-                    RunProgressed(**fields, samples_done=done, node_s=node_s, measured=steps, complete=False),
-                )
+            if report_s >= end_s:
+                break
+            yield report_s, None
+            done = int(job.samples_by(report_s))
+            yield (
+                report_s,
+                RunProgressed(**fields, samples_done=done, node_s=node_s, measured=steps, complete=False),
+            )
         yield end_s, None
         if is_leader:
             yield end_s, RunFinished(**fields, samples_done=work)
@@ -84,6 +89,11 @@ class VirtualWorkers(VirtualGangs[VirtualJob]):
         job.samples_done = command.resume_samples if command.resumes else job.samples_by(time_s)
         job.samples_per_s = self._speed(command)
         job.generation, job.since_s = command.generation, time_s + self._pause_s(command)
+
+    def _reports_s(self) -> Iterator[float]:
+        """Yield the times of a run's reports of progress, from its start."""
+        yield self._first_report_s
+        yield from count(2 * self._first_report_s, REPORT_INTERVAL_S)
 
     def _pause_s(self, command: WorkersAssigned) -> float:
         if command.generation == 1:

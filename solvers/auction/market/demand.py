@@ -99,6 +99,8 @@ class Known(NamedTuple):
         forged profile changes no bid with a claim, and no user's own runs change its price.
         """
         rows = covering_rows(workload.hyperparameters, zone)
+        if not rows and not profiles:
+            return cls({}, None)
         speeds: dict[str, tuple[float, ProfileSource | None]] = {
             row.gpu_type: (row.samples_per_s, None) for row in rows
         }

@@ -238,6 +238,8 @@ class Gangs(ABC, Generic[G, R]):
             case RunFinished() if job.tracks_progress(leads):
                 self._complete(job, report)
             case RunFinished() | RunProgressed(complete=True) if not leads and job.is_all_done(report):
+                # The node has ended older processes before, even if the report of their end is lost.
+                job.leaving.pop(report.node, None)
                 job.done[report.node] = None
                 self.note(job)
             case RunFinished() | RunProgressed(complete=True):

@@ -172,7 +172,8 @@ class MergingRuns(Tasks):
         for each in jobs:
             each.never_merges = True
             # In a spatial merge, the partner may gain: its result is not kept.
-            self._report_merge(each, "undone", learns=each is job)
+            compared = kind.accuracy_when_watched if each is job and compares else None
+            self._report_merge(each, "undone", compared, learns=each is job)
             if each in learners:
                 each.discard_progress()
             each.merge = None
@@ -193,7 +194,7 @@ class MergingRuns(Tasks):
         job.progress(report.samples_done)
         job.never_merges = True
         self.return_to_queue(job, Why("undone", shortfall), report.node)
-        self._report_merge(job, "undone")
+        self._report_merge(job, "undone", self._knowledge.kinds[job.kind].accuracy_at_end)
         job.discard_progress()
         job.merge = None
         generation = generation_of(report.run_id)
@@ -204,8 +205,10 @@ class MergingRuns(Tasks):
 
     def _release_ended(self, job: TuningJob) -> None:
         """Keep the results of a job that is over."""
-        if job.merge is not None:
-            self._report_merge(job, "finished" if job.finished is not None else "ended_early")
+        if job.finished is not None:
+            self._report_merge(job, "finished", self._knowledge.kinds[job.kind].accuracy_at_end)
+        else:
+            self._report_merge(job, "ended_early", None)
         is_alone = (job.merge is None or job.merge.is_donor) and not job.is_undone
         if job.finished is not None and is_alone and job.iterations > 0:
             self._knowledge.note_finished(job)
@@ -217,12 +220,15 @@ class MergingRuns(Tasks):
             self.room.add(-self.turns.state_bytes)
             self.turns.keep(())
 
-    def _report_merge(self, job: TuningJob, reason: MergeEnd, learns: bool = True) -> None:
+    def _report_merge(
+        self, job: TuningJob, reason: MergeEnd, accuracy_alone: float | None, learns: bool = True
+    ) -> None:
         merge = job.merge
         if merge is None or merge.is_donor:
             return
         kind = self._knowledge.kinds[job.kind]
-        decision, past = merge_result(self.zone, job, merge, kind, self.forecasts.step_s(job, 1), reason)
+        step_s = self.forecasts.step_s(job, 1)
+        decision, past = merge_result(self.zone, job, merge, kind, step_s, reason, accuracy_alone)
         if reason == "undone":
             self._knowledge.note_lost(job.iterations * job.workload.hyperparameters.batch_size)
         if learns:

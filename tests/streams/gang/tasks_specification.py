@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
 from schemas.merging.problems import Share, TransferMode
 from schemas.merging.reports import TaskProfiled
-from tests.streams.gang.specification import Specification
+from tests.streams.gang.specification import TIMES_EXPECTED, Specification
 
 TIMEOUT_S = 1_200.0
-TIMES_FORECAST = 10.0
-"""A run may be silent after its start for so many times as long as its work is forecast to take."""
 PROFILE_LIMIT_S = 60.0
 BATCH = 8
 WORK_SAMPLES = 800
@@ -33,11 +31,6 @@ class SpecifiedJob(Specification):
     never_merges: bool = False
     has_learned: bool = False
     """Whether it was ever merged to learn from another job."""
-    last_seen_s: float = 0.0
-    """Time of the last order or report of the run in force."""
-    quiet_s: float = 0.0
-    """Time that this run may then be silent beyond the timeout."""
-    released_s: float = 0.0
     failed_s: float | None = None
     """Time of the last failure after which the job backs off, by less than time goes on at once."""
 
@@ -55,7 +48,7 @@ class SpecifiedJob(Specification):
         """Whether no run begins since a run was refused or silent."""
         return self.failed_s == now_s
 
-    def begin(self, nodes: tuple[str, ...], generation: int | None = None) -> None:
+    def begin(self, nodes: Sequence[str], generation: int | None = None) -> None:
         super().begin(nodes, generation)
         self.keeps_progress = True
 
@@ -326,7 +319,7 @@ class TasksSpecification:
         """Runs that are silent for too long have failed, or have ended where they were to."""
         self.now_s = now_s
         for job in list(self.jobs.values()):
-            if job.in_force and now_s - job.last_seen_s > TIMEOUT_S + TIMES_FORECAST * job.quiet_s:
+            if job.in_force and now_s - job.last_seen_s > TIMEOUT_S + TIMES_EXPECTED * job.quiet_s:
                 self.failed(job, job.leader, backs_off=True)
             if not job.in_force and now_s - job.released_s > TIMEOUT_S:
                 job.alive.clear()

@@ -1,6 +1,5 @@
 """Members of gangs that end before others, and nodes with processes of two generations."""
 
-import random
 from typing import Literal
 
 import pytest
@@ -9,7 +8,7 @@ from schemas.fleet import RunFinished, RunProgressed, RunReport
 from schemas.kind import Workload
 from streams.cell.jobs import Job
 from streams.policies.policy import ZoneContext
-from tests.streams.gang.test_model import COMPLETE, CountedGang, History, PlainGangs
+from tests.streams.gang.policies import COMPLETE, CountedGang, Plain, PlainGangs
 from tests.support.elastic import ElasticTerms
 from tests.support.twins import ZONE
 
@@ -31,12 +30,18 @@ class CountingGangs(PlainGangs):
         self.released.append(node)
 
 
+class Counting(Plain):
+    """A policy that counts the releases of nodes."""
+
+    def gangs_of(self, context: ZoneContext) -> CountingGangs:
+        return CountingGangs(context)
+
+
 @pytest.fixture
 def gangs() -> CountingGangs:
     """Return the gangs of a zone without jobs."""
-    history = History(random.Random(0), CountedGang, CountingGangs)
-    del history.gangs.jobs["j"]
-    return history.gangs
+    counting: CountingGangs = Counting().gangs
+    return counting
 
 
 def add(gangs: CountingGangs, generation: int, *nodes: str) -> CountedGang:
@@ -69,3 +74,12 @@ def test_node_is_released_after_its_last_generation(gangs: CountingGangs) -> Non
     assert gangs.released == ["b"]
     gangs.report(job, report(RunFinished, "a", 2))
     assert gangs.released == ["b", "a"]
+
+
+def test_done_member_has_ended_older_processes(gangs: CountingGangs) -> None:
+    job = add(gangs, 2, "a", "b")
+    gangs.leave(job, {"b": 1}, 1)
+    gangs.report(job, report(RunProgressed, "b", 2))
+    assert (list(job.done), job.leaving) == (["b"], {})
+    gangs.report(job, report(RunFinished, "a", 2))
+    assert (gangs.jobs, gangs.released) == ({}, ["b", "a"])

@@ -1,255 +1,270 @@
-"""Gangs against their specification, in random histories of orders, reports, losses and restarts."""
+"""Gangs of each policy against their specification, in random histories of two jobs: orders, other sizes,
+reports, losses, silence and restarts."""
 
 import random
-from collections.abc import Mapping, Set
-from typing import Any, ClassVar
+from collections import Counter
+from collections.abc import Set
+from typing import Any
 
 import pytest
 
 from schemas.base import Outcome
 from schemas.decisions import EventIgnored, JobCompleted, JobRefunded, JobWithdrawn
-from schemas.facts import NO_FACTS, Fact
+from schemas.facts import NO_FACTS
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
-from streams.cell.jobs import Job
-from streams.cell.layout import Layout
-from streams.cell.live_bytes import LiveBytes
-from streams.cell.nodes import NodeChange, NodePool
-from streams.cell.outcomes import Outcomes
-from streams.cell.profiles import ProfileStore, ZoneProfiles
-from streams.cell.states import from_state, state_of
-from streams.policies.gang.gangs import Cause, Why
+from streams.cell.nodes import NodeChange
 from streams.policies.gang.generation import Gang
-from streams.policies.gang.single_job import SingleJobGangs
-from streams.policies.policy import ZoneContext
-from tests.streams.gang.specification import Specification
-from tests.support.elastic import ElasticTerms, elastic_cell, workload
+from tests.streams.gang.policies import (
+    COMPLETE,
+    PROGRESSED,
+    TIMEOUT_S,
+    WORK_SAMPLES,
+    Elastic,
+    Experts,
+    Forgetful,
+    Led,
+    Plain,
+    Policy,
+)
+from tests.streams.gang.specification import Decided, Specification
 from tests.support.examples import seeds
-from tests.support.twins import ZONE
 
-NODES = ("a", "b", "c")
-WORK_SAMPLES = 10
-TIMEOUT_S = 100.0
-STEPS = 40
-STATE_BYTES = 1_000
-HISTORIES = 200
+STEPS = 60
+HISTORIES = 50
 """For each seed."""
-CELL = elastic_cell()
-WORK = workload(WORK_SAMPLES)
-PROGRESSED = {"node_s": 0.0, "complete": False}
-COMPLETE = {"node_s": 0.0, "complete": True}
+MOST_JOBS = 2
+TICK_S = TIMEOUT_S / 10
 ENDS = {JobCompleted: "completed", JobRefunded: "refunded", JobWithdrawn: "withdrawn"}
-
-
-class Changed(Outcome):
-    """A gang has other processes."""
-
-    TYPE: ClassVar = "test.gang.changed.v1"
-
-    reason: str
-
-
-class Released(Outcome):
-    """A node is to end processes."""
-
-    TYPE: ClassVar = "test.gang.released.v1"
-
-    node: str
-    generation: int
-
-
-class CountedGang(Gang):
-    """A gang of constant size."""
-
-    @property
-    def state_bytes(self) -> int:
-        return STATE_BYTES
-
-
-class LedGang(CountedGang):
-    """A gang whose leader alone reports progress."""
-
-    ALL_TRACK_PROGRESS = False
-
-
-class ForgetfulGang(CountedGang):
-    """A gang without checkpoints."""
-
-    @property
-    def keeps_progress(self) -> bool:
-        return False
-
-
-class PlainGangs(SingleJobGangs[CountedGang, str]):
-    """Gangs of a policy that adds nothing."""
-
-    def begin(self, job: CountedGang, members: tuple[str, ...]) -> None:
-        """Begin the next generation, of one process on each node."""
-        self._begin_generation(job, job.generation + 1, dict.fromkeys(members, 1))
-
-    def _changed(self, job: CountedGang, width_before: int, why: Why[str]) -> Outcome:
-        return Changed(reason=why.reason)
-
-    def _released(self, job: CountedGang, node: str, generation: int, why: Why[str]) -> Outcome:
-        return Released(node=node, generation=generation)
-
-    def _why(self, job: CountedGang, cause: Cause, facts: Mapping[str, Fact] = NO_FACTS) -> Why[str]:
-        return Why(cause, facts)
+EVENTS = {
+    "report": 8,
+    "end": 6,
+    "finish": 2,
+    "fail": 2,
+    "refuse": 1,
+    "lose": 1,
+    "restart": 2,
+    "tick": 4,
+    "silence": 1,
+    "resize": 6,
+    "preempt": 1,
+    "withdraw": 1,
+    "restore": 1,
+}
+"""Weights of what happens."""
 
 
 class History:
-    """A random history of one job, and its specification."""
+    """A random history of a policy's jobs, and their specification."""
 
-    def __init__(
-        self, rng: random.Random, gang: type[CountedGang], gangs: type[PlainGangs] = PlainGangs
-    ) -> None:
-        self.rng = rng
+    def __init__(self, rng: random.Random, policy: Policy) -> None:
+        self.rng, self.policy = rng, policy
         self.time_s = 0.0
-        self.live = LiveBytes(10**9)
-        self.outcomes = Outcomes()
-        nodes = NodePool(Layout(CELL))
-        context = ZoneContext(
-            CELL,
-            CELL.zones[0],
-            {},
-            self.live,
-            nodes.loans,
-            nodes,
-            self.outcomes,
-            ZoneProfiles(ProfileStore(), "z"),
-        )
-        self.gangs = gangs(context)
-        self.orders = self.gangs.orders
-        self.orders.timeout_s = TIMEOUT_S
-        self.orders.advance(0.0)
-        self.job = gang(Job("j", "u", ZONE, WORK, ElasticTerms()), 0)
-        self.gangs.add(self.job)
-        self.model = Specification(WORK_SAMPLES, gang.ALL_TRACK_PROGRESS, self.job.keeps_progress)
-        self.released: set[tuple[str, int]] = set()
-        """Orders to end processes."""
-        self.ends: list[str] = []
+        self.submitted = 0
+        self.models: dict[str, Specification] = {}
+        """Specifications of the jobs that are not over."""
+        self.ends: Counter[str] = Counter()
+        self.causes: set[str] = set()
+        for _ in range(MOST_JOBS):
+            self._submit()
+
+    @property
+    def gangs(self) -> Any:
+        return self.policy.gangs
 
     def step(self) -> None:
         """Something happens, mostly a report of processes that there are."""
-        rng, model = self.rng, self.model
-        node = rng.choice(model.in_force or NODES) if rng.random() < 0.7 else rng.choice(NODES)
-        generation = model.generation - rng.choice([0, 0, 0, 0, 1, 2])
+        rng = self.rng
+        if len(self.models) < MOST_JOBS and rng.random() < 0.3:
+            self._submit()
+        if self.models:
+            ((event,), job_id) = rng.choices([*EVENTS], [*EVENTS.values()]), rng.choice([*self.models])
+            self._happen(event, self.gangs.jobs[job_id], self.models[job_id])
+        for job_id, model in self.models.items():
+            if model.may_begin and model.retry_s <= self.time_s and rng.random() < 0.8:
+                self._begin(self.gangs.jobs[job_id], model)
+
+    def _happen(self, event: str, job: Gang, model: Specification) -> None:
+        rng = self.rng
+        likely = sorted(model.done) if rng.random() < 0.2 else model.in_force
+        node = rng.choice(likely or self.policy.NODES)
+        generation = model.generation - rng.choice([0, 0, 0, 1, 2])
+        if rng.random() < 0.5 and model.alive:
+            node, generation = rng.choice(sorted(model.alive))
+        elif rng.random() < 0.3:
+            node = rng.choice(self.policy.NODES)
         samples = rng.choice([0, 3, 7, WORK_SAMPLES, WORK_SAMPLES])
-        match rng.choice([*4 * ["report"], *3 * ["end"], "finish", "fail", "lose", "restart", "rare"]):
+        match event:
             case "report":
                 of, fields = rng.choice([(RunStarted, {}), (RunProgressed, PROGRESSED)])
-                if self._report(of, node, generation, samples, **fields):
+                if self._report(job, model, of, node, generation, samples, **fields):
                     model.progressed(node, generation, samples)
-            case "end" if self._report(RunProgressed, node, generation, samples, **COMPLETE):
-                model.ended(node, generation, samples)
-            case "finish" if self._report(RunFinished, node, generation, WORK_SAMPLES):
-                model.finished(node, generation, WORK_SAMPLES)
-            case "fail":
-                permanent = rng.random() < 0.1
-                if self._report(RunFailed, node, generation, 0, error="boom", permanent=permanent):
-                    model.failed(node, generation, permanent)
+                    starts = of is RunStarted and node in job.members
+                    model.seen(node, generation, self.policy.quiet_s(job) if starts else 0.0)
+            case "end":
+                if self._report(job, model, RunProgressed, node, generation, samples, **COMPLETE):
+                    model.ended(node, generation, samples)
+            case "finish":
+                if self._report(job, model, RunFinished, node, generation, WORK_SAMPLES):
+                    model.finished(node, generation, WORK_SAMPLES)
+            case "fail" | "refuse":
+                refused = event == "refuse"
+                fields = {"error": "boom", "permanent": not refused and rng.random() < 0.1}
+                if self._report(job, model, RunFailed, node, generation, 0, refused, **fields):
+                    model.failed(node, generation, fields["permanent"], backs_off=refused)
             case "lose":
                 self._lose(NodeChange(node, "down"))
             case "restart":
                 self._restart(node)
-            case "rare":
-                self._rarely()
-        if model.may_begin and rng.random() < 0.8:
-            self._begin()
+            case "tick":
+                self._tick()
+            case "silence":
+                for _ in range(rng.choice([10, 12, 25])):
+                    self._tick()
+            case "resize" if model.in_force:
+                cause = self.policy.resize(rng, job)
+                if cause == "preempted":
+                    model.preempted()
+                elif cause is not None:
+                    model.resize([*job.members], cause)
+            case "preempt":
+                self.gangs.preempt(job, NO_FACTS)
+                model.preempted()
+            case "withdraw":
+                is_ending = model.ending is not None
+                self.gangs.withdraw(job)
+                model.withdrawn()
+                self._check(ignored=is_ending)
+                return
+            case "restore":
+                self.policy.restore()
+        self._check()
+
+    def _submit(self) -> None:
+        job_id = f"j{self.submitted}"
+        self.submitted += 1
+        job = self.policy.submit(self.rng, job_id)
+        self.models[job_id] = Specification(
+            WORK_SAMPLES, job.ALL_TRACK_PROGRESS, job.keeps_progress, TIMEOUT_S, now_s=self.time_s
+        )
+        self._check()
+
+    def _begin(self, job: Gang, model: Specification) -> None:
+        if self.policy.begin(self.rng, job):
+            model.begin([*job.members])
         self._check()
 
     def _restart(self, node: str) -> None:
         """A node restarts, and continues some of its runs."""
-        on_node = sorted(generation for other, generation in self.model.alive if other == node)
-        kept = {generation for generation in on_node if self.rng.random() < 0.7}
-        runs = (*(f"{generation}/j" for generation in kept), f"{self.model.generation}/other")
-        self._lose(NodeChange(node, "restarted", runs=runs), kept)
+        alive = [(job_id, *each) for job_id, model in self.models.items() for each in sorted(model.alive)]
+        runs = [f"{number}/{job_id}" for job_id, on, number in alive if on == node]
+        self._lose(
+            NodeChange(node, "restarted", runs=("1/other", *(run for run in runs if self.rng.random() < 0.7)))
+        )
 
-    def _lose(self, change: NodeChange, kept: Set[int] = frozenset()) -> None:
-        if self._is_kept:
-            self.gangs.lose_node(change)
-        self._pop_outcomes()
-        self.model.lost(change.node, kept)
+    def _lose(self, change: NodeChange) -> None:
+        self.gangs.lose_node(change)
+        for job_id, model in self.models.items():
+            model.lost(
+                change.node,
+                {number for number in range(model.generation + 1) if f"{number}/{job_id}" in change.runs},
+            )
 
-    def _rarely(self) -> None:
-        match self.rng.choice(["withdraw", "preempt", "preempt", "silence", "restore", "restore"]):
-            case "withdraw" if self.model.ending is None:
-                self.gangs.withdraw(self.job)
-                self._pop_outcomes()
-                self.model.withdrawn()
-            case "preempt" if self.model.in_force:
-                self.gangs.preempt(self.job, NO_FACTS)
-                self._pop_outcomes()
-                self.model.preempted()
-            case "silence":
-                self._fall_silent()
-            case "restore" if self._is_kept:
-                self.job = from_state(type(self.job), state_of(self.job), {"j": self.job.job})
-                self.gangs.jobs["j"] = self.job
+    def _tick(self) -> None:
+        self.time_s += TICK_S
+        self.policy.tick(self.time_s)
+        for model in self.models.values():
+            model.tick(self.time_s)
+        self._check()
 
-    def _begin(self) -> None:
-        members = tuple(self.rng.sample(NODES, self.rng.randint(1, len(NODES))))
-        self.gangs.begin(self.job, members)
-        self.model.begin(members)
-
-    def _fall_silent(self) -> None:
-        """Nothing is reported for as long as it takes to give everything up."""
-        for _ in range(30):
-            self.time_s += TIMEOUT_S / 5
-            if self.orders.advance(self.time_s):
-                self.gangs.give_up_silent()
-                self._pop_outcomes()
-        if self.model.in_force:
-            self.model.failed(self.model.in_force[0], self.model.generation, permanent=False)
-        self.model.alive = set()
-
-    @property
-    def _is_kept(self) -> bool:
-        return "j" in self.gangs.jobs
-
-    def _report(self, of: type[RunReport], node: str, generation: int, samples: int, **fields: Any) -> bool:
+    def _report(
+        self,
+        job: Gang,
+        model: Specification,
+        of: type[RunReport],
+        node: str,
+        generation: int,
+        samples: int,
+        refused: bool = False,
+        **fields: Any,
+    ) -> bool:
         """Report, and return whether it is to count."""
-        if generation < 1 or not self._is_kept:
+        if generation < 1:
             return False
-        report = of(cell="c", node=node, run_id=f"{generation}/j", job_id="j", samples_done=samples, **fields)
-        counts = self.model.is_known(node, generation, of is RunFinished)
-        ended = {(node, generation)} if report.ends_run else set()
-        self.gangs.report(self.job, report)
-        outcomes = self._pop_outcomes(ended)
-        assert any(isinstance(each, EventIgnored) for each in outcomes) == (not counts)
+        run_id = f"{generation}/{job.job_id}"
+        report = of(cell="c", node=node, run_id=run_id, job_id=job.job_id, samples_done=samples, **fields)
+        counts = model.is_known(node, generation, of is RunFinished)
+        self.gangs.refuse(job, report) if refused else self.gangs.report(job, report)
+        if not counts:
+            self._check(ignored=True)
         return counts
 
-    def _pop_outcomes(self, ended: Set[tuple[str, int]] = frozenset()) -> list[Outcome]:
-        """Note decisions, on a report that some processes have ended."""
-        taken = self.outcomes.drain()
-        orders = [(each.node, each.generation) for each in taken if isinstance(each, Released)]
-        assert len(set(orders)) == len(orders)
-        assert set(orders) <= self.model.alive - ended, "nobody is ordered to end what has ended"
-        self.released |= set(orders)
-        self.ends += [ENDS[type(each)] for each in taken if type(each) in ENDS]
-        return taken
+    def _check(self, ignored: bool = False) -> None:
+        """Check the decisions of the last event, and the state after it."""
+        outcomes = self.policy.outcomes.drain()
+        assert [type(each) for each in outcomes if isinstance(each, EventIgnored)] == ignored * [EventIgnored]
+        self._check_decisions(outcomes)
+        ended = {each.job_id: ENDS[type(each)] for each in outcomes if type(each) in ENDS}
+        assert ended == {job_id: model.ending for job_id, model in self.models.items() if model.is_over}
+        self.ends.update(ended.values())
+        for job_id in ended:
+            del self.models[job_id], self.policy.jobs[job_id]
+        gangs = self.gangs
+        assert [*gangs.jobs] == [*self.models]
+        for job_id, model in self.models.items():
+            self._check_job(gangs.jobs[job_id], model)
+        for node in self.policy.NODES:
+            on_node = [job_id for job_id, model in self.models.items() if node in model.nodes]
+            assert [job.job_id for job in gangs.jobs_on(node)] == on_node
+            assert gangs.is_busy(node) == bool(on_node)
+        self._check_room()
+        self.policy.check()
 
-    def _check(self) -> None:
-        model, job = self.model, self.job
-        assert self.ends == ([model.ending] if model.is_over else [])
-        assert self._is_kept == (not model.is_over)
-        assert self.live.total == STATE_BYTES * self._is_kept
-        assert tuple(job.members) == model.in_force
-        kept = {(node, leaving.generation) for node, leaving in job.leaving.items()}
-        assert kept | {(node, job.generation) for node in job.working} == model.alive
-        assert job.waits == model.may_begin
-        progress = (job.job.samples_done, job.furthest_samples, job.failures)
-        assert progress == (model.samples_done, model.furthest_samples, model.failures)
-        to_end = {process for process in model.alive if process[0] not in model.in_force}
-        assert model.ending == "completed" or to_end <= self.released, "who is to end is ordered to"
+    def _check_decisions(self, outcomes: list[Outcome]) -> None:
+        found: dict[str, list[Decided]] = {job_id: [] for job_id in self.models}
+        for job_id, decided in filter(None, map(self.policy.decided, outcomes)):
+            found[job_id].append(decided)
+        for job_id, model in self.models.items():
+            assert found[job_id] == [self.policy.worded(decided) for decided in model.decided]
+            self.causes |= {each.cause for each in model.decided if hasattr(each, "cause")}
+            model.decided.clear()
+
+    def _check_job(self, job: Gang, model: Specification) -> None:
+        assert (job.generation, tuple(job.members), set(job.done)) == (
+            *(model.generation, model.in_force, model.done),
+        )
+        leaving = {(node, each.generation) for node, each in job.leaving.items()}
+        assert leaving | {(node, job.generation) for node in job.working} == model.alive
+        assert (job.waits, job.is_ending) == (model.may_begin, model.ending is not None)
+        progress = (job.job.samples_done, job.furthest_samples, job.failures, job.retry_s)
+        assert progress == (*(model.samples_done, model.furthest_samples, model.failures, model.retry_s),)
+        phase = "running" if model.in_force else "stopping" if model.alive else "waiting"
+        assert job.phase == ("ending" if model.ending else phase)
+        if model.in_force:
+            assert (job.last_seen_s, job.quiet_s) == (model.last_seen_s, model.quiet_s)
+
+    def _check_room(self) -> None:
+        jobs, held = self.gangs.jobs.values(), Counter[str]()
+        for job in jobs:
+            held[job.job.user] += job.job.state_bytes + job.state_bytes
+        assert self.gangs.room.held == held
+        assert self.policy.live.total == sum(job.state_bytes for job in jobs)
 
 
-@pytest.mark.parametrize("gang", [CountedGang, LedGang, ForgetfulGang])
-@pytest.mark.parametrize("seed", seeds(80))
-def test_gangs_are_as_specified(gang: type[CountedGang], seed: int) -> None:
-    ends = set()
+def histories(policy: type[Policy], seed: int) -> Set[str]:
+    """Check some histories, and return the causes of changes."""
+    ends, causes = set(), set()
     for number in range(HISTORIES):
-        history = History(random.Random(f"{seed}/{number}"), gang)
+        history = History(random.Random(f"{seed}/{number}"), policy())
         for _ in range(STEPS):
             history.step()
         ends |= set(history.ends)
+        causes |= history.causes
     assert ends == {"completed", "refunded", "withdrawn"}
+    return causes
+
+
+@pytest.mark.parametrize("policy", [Plain, Led, Forgetful, Elastic, Experts])
+@pytest.mark.parametrize("seed", seeds(16))
+def test_gangs_are_as_specified(policy: type[Policy], seed: int) -> None:
+    causes = histories(policy, seed)
+    assert causes <= policy.RELEASE_REASONS.keys() | {"started", "resumed"}

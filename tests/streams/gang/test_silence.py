@@ -7,7 +7,8 @@ import pytest
 
 from schemas.fleet import RunFailed, RunProgressed, RunReport, RunStarted
 from streams.policies.gang.generation import generation_of
-from tests.streams.gang.test_model import PROGRESSED, TIMEOUT_S, CountedGang, History, PlainGangs
+from streams.policies.policy import ZoneContext
+from tests.streams.gang.policies import PROGRESSED, TIMEOUT_S, CountedGang, Plain, PlainGangs
 
 QUIET_S = 10 * TIMEOUT_S
 
@@ -19,54 +20,61 @@ class QuietGangs(PlainGangs):
         return QUIET_S
 
 
+class Quiet(Plain):
+    """A policy of quiet gangs, with a job that has a generation on node s0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time_s = 0.0
+        self.job: Any = self.submit(random.Random(0), "j")
+        self.gangs.begin(self.job, ["s0"])
+
+    def gangs_of(self, context: ZoneContext) -> QuietGangs:
+        return QuietGangs(context)
+
+    def pass_s(self, duration_s: float) -> None:
+        """Let time pass, and give silent runs up."""
+        step_s = TIMEOUT_S / 10
+        for _ in range(int(duration_s / step_s)):
+            self.time_s += step_s
+            self.tick(self.time_s)
+
+
 @pytest.fixture
-def history() -> History:
-    """Return a job with a generation on node a."""
-    history = History(random.Random(0), CountedGang, QuietGangs)
-    history.job.generation, history.job.members, history.job.leader = 1, {"a": 1}, "a"
-    history.job.mark_seen(0.0)
-    return history
+def quiet() -> Quiet:
+    return Quiet()
 
 
 def report(of: type[RunReport], **fields: Any) -> Any:
-    return of(cell="c", node="a", run_id="1/j", job_id="j", samples_done=0, **fields)
+    return of(cell="c", node="s0", run_id="1/j", job_id="j", samples_done=0, **fields)
 
 
-def pass_s(history: History, duration_s: float) -> None:
-    """Let time pass, and give silent runs up."""
-    step_s = TIMEOUT_S / 10
-    for _ in range(int(duration_s / step_s)):
-        history.time_s += step_s
-        if history.orders.advance(history.time_s):
-            history.gangs.give_up_silent()
-
-
-def test_refused_run_backs_off(history: History) -> None:
+def test_refused_run_backs_off(quiet: Quiet) -> None:
     failed = report(RunFailed, error="no room", permanent=False)
-    history.gangs.refuse(history.job, failed)
-    assert history.job.retry_s > history.orders.elapsed_s
+    quiet.gangs.refuse(quiet.job, failed)
+    assert quiet.job.retry_s > quiet.gangs.orders.elapsed_s
 
 
-def test_failed_run_is_resumed_at_once(history: History) -> None:
-    history.gangs.report(history.job, report(RunFailed, error="boom", permanent=False))
-    assert history.job.retry_s <= history.orders.elapsed_s
+def test_failed_run_is_resumed_at_once(quiet: Quiet) -> None:
+    quiet.gangs.report(quiet.job, report(RunFailed, error="boom", permanent=False))
+    assert quiet.job.retry_s <= quiet.gangs.orders.elapsed_s
 
 
-def test_silent_run_backs_off(history: History) -> None:
-    pass_s(history, 2 * TIMEOUT_S)
-    assert not history.job.members
-    assert history.job.retry_s > TIMEOUT_S
+def test_silent_run_backs_off(quiet: Quiet) -> None:
+    quiet.pass_s(2 * TIMEOUT_S)
+    assert not quiet.job.members
+    assert quiet.job.retry_s > TIMEOUT_S
 
 
 @pytest.mark.parametrize("reports", [[], [RunReport]])
-def test_expected_silence_after_start(history: History, reports: list[type[RunReport]]) -> None:
+def test_expected_silence_after_start(quiet: Quiet, reports: list[type[RunReport]]) -> None:
     for of in [RunStarted, *reports]:
-        history.gangs.report(history.job, report(of))
-    pass_s(history, 3 * TIMEOUT_S)
-    assert history.job.members
-    history.gangs.report(history.job, report(RunProgressed, **PROGRESSED))
-    pass_s(history, 3 * TIMEOUT_S)
-    assert not history.job.members
+        quiet.gangs.report(quiet.job, report(of))
+    quiet.pass_s(3 * TIMEOUT_S)
+    assert quiet.job.members
+    quiet.gangs.report(quiet.job, report(RunProgressed, **PROGRESSED))
+    quiet.pass_s(3 * TIMEOUT_S)
+    assert not quiet.job.members
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,10 @@ from schemas.merging.outcomes import TaskChanged
 from schemas.merging.problems import Share
 from streams.cell.cell import Cell
 from streams.policies.merging.job import TuningJob
+from tests.streams.gang.specification import TIMES_EXPECTED
 from tests.streams.gang.tasks_specification import (
     PROFILE_LIMIT_S,
     TIMEOUT_S,
-    TIMES_FORECAST,
     WORK_SAMPLES,
     SpecifiedJob,
     TasksSpecification,
@@ -335,8 +335,8 @@ class History:
         assert [*kept.members] == ([job.leader] if job.in_force else [])
         if job.in_force:
             assert (
-                kept.last_seen_s + TIMES_FORECAST * kept.quiet_s
-                == job.last_seen_s + TIMES_FORECAST * job.quiet_s
+                kept.last_seen_s + TIMES_EXPECTED * kept.quiet_s
+                == job.last_seen_s + TIMES_EXPECTED * job.quiet_s
             )
         assert (kept.retry_s > self.model.now_s) == job.backs_off(self.model.now_s)
 

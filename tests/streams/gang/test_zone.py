@@ -21,7 +21,7 @@ from streams.cell.profiles import ProfileStore, ZoneProfiles
 from streams.policies.gang.gangs import Cause, Why
 from streams.policies.gang.rigid import RigidGang, RigidGangs, RigidZone
 from streams.policies.policy import ZoneContext
-from tests.streams.gang.test_model import COMPLETE, Changed, Released
+from tests.streams.gang.policies import COMPLETE, Changed, Released
 from tests.support.elastic import GPU_TYPES, GPUS, ElasticTerms, elastic_cell, workload
 from tests.support.twins import ZONE
 
@@ -57,10 +57,11 @@ class SizedGangs(RigidGangs[SizedGang, str]):
         """Add no order: the decision `Changed` is enough here."""
 
     def _changed(self, job: SizedGang, width_before: int, why: Why[str]) -> Outcome:
-        return Changed(reason=why.reason)
+        return Changed(job_id=job.job_id, generation=job.generation, reason=why.reason)
 
     def _released(self, job: SizedGang, node: str, generation: int, why: Why[str]) -> Outcome:
-        return Released(node=node, generation=generation)
+        reason = job.release_reason(why.reason)
+        return Released(job_id=job.job_id, node=node, generation=generation, reason=reason)
 
     def _why(self, job: SizedGang, cause: Cause, facts: Mapping[str, Fact] = NO_FACTS) -> Why[str]:
         return Why(cause, facts)
@@ -231,8 +232,8 @@ def test_due_node_returns_by_force(bench: Bench) -> None:
     bench.pool.begin_loan("s0", ZONE, notice_s=60.0, time_s=0.0)
     bench.zone.reconfigured(bench.context)
     assert bench.reclaim("s0", due_s=60.0) == [
-        Changed(reason="preempted"),
-        *(Released(node=node, generation=1) for node in ("s0", "s1")),
+        Changed(job_id="j", generation=1, reason="preempted"),
+        *(Released(job_id="j", node=node, generation=1, reason="preempted") for node in ("s0", "s1")),
     ]
 
 
@@ -247,7 +248,7 @@ def test_job_moves_to_just_enough_room(bench: Bench) -> None:
     bench.gangs.reserve = 1
     assert bench.leave("s0") == [], "a GPU of the room elsewhere is for another job"
     bench.gangs.reserve = 0
-    assert bench.see_leaving("s0")[0] == Changed(reason="preempted")
+    assert bench.see_leaving("s0")[0] == Changed(job_id="j", generation=1, reason="preempted")
     assert bench.see_leaving("s0") == [], "its ranks are to end already"
     for node in ("s0", "s1"):
         bench.end("j", node)

@@ -123,8 +123,17 @@ def test_merge_without_target_gains_by_worth(accuracies, needed, saved_s):
         note_evaluation(one, kind, task("j"), evaluated(epoch, accuracy))
     one.job.samples_done = 300 * WITHOUT_TARGET.hyperparameters.batch_size
     assert one.merge is not None
-    decision, past = merge_result("z", one, one.merge, kind, 1.0, "finished")
+    decision, past = merge_result("z", one, one.merge, kind, 1.0, "finished", 0.7)
     assert decision.saved_s == saved_s
     assert decision.gain == pytest.approx(max(accuracies) / 0.7 - 1)
     assert past.target == 0.7
     assert past.epochs == (None if needed is None else needed / kind.iterations_per_epoch)
+
+
+def test_gain_without_accuracy_alone_is_unknown(kind):
+    one = merged()
+    judged(one, kind, task("j"), evaluated(2, 0.6))
+    kind.note_finished(1_000, 0.9)
+    assert one.merge is not None
+    decision, past = merge_result("z", one, one.merge, kind, 1.0, "undone", None)
+    assert (decision.gain, past.gain) == (None, None)

@@ -32,7 +32,7 @@ def gang_table(name: str) -> str:
         cell = Cell("c")
         for event in ledger:
             for decision in cell.handle(event):
-                lines += [f"{number} {decision.time_s} {line}\n" for line in _lines(decision.outcome)]
+                lines += [f"{number} {decision.time_s} {line}\n" for line in outcome_lines(decision.outcome)]
     return "".join(lines)
 
 
@@ -49,7 +49,8 @@ def _ledgers(name: str) -> Iterator[list[LedgerEvent]]:
     yield ledger
 
 
-def _lines(outcome: Outcome) -> Iterator[str]:
+def outcome_lines(outcome: Outcome) -> Iterator[str]:
+    """Yield a line for an outcome that starts, stops or ends a job, or concludes a loan or a merge."""
     match outcome:
         case WorkersAssigned() if _leads(outcome):
             members = ",".join(f"{member.node}x{member.workers}" for member in outcome.members)
