@@ -102,7 +102,9 @@ def check_reason(outcome: Outcome, policy: PolicyKind) -> None:
     if decision is None:
         return
     reason, reasons = vars(outcome)["reason"], REASONS[decision]
-    if reason in reasons.values and reason not in (*reasons.general, *policy.reasons.get(decision, ())):
+    if reason in reasons.general or reason in policy.reasons.get(decision, ()):
+        return
+    if reason in reasons.values:
         raise ValueError(
             f"{outcome.TYPE}: {reason} is a reason of other policies than {kind_of(policy.settings)}"
         )

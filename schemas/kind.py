@@ -139,17 +139,6 @@ class Solve:
 
 
 @dataclass(frozen=True)
-class VirtualAnswer:
-    """Simulated answer of a service outside of the cell to a decision, such as of a vendor to an order."""
-
-    decision: type[Outcome]
-    events: tuple[type[Event], ...]
-    """Types of answers. A what-if leaves recorded ones out."""
-    function: Reference
-    """`(Decision, time_s: float) -> Moments`: the answers to a decision, from its time on."""
-
-
-@dataclass(frozen=True)
 class PolicyKind:
     """The manifest of a policy, by which the pipeline uses it."""
 
@@ -168,15 +157,6 @@ class PolicyKind:
     """Types of its own decisions, commands included."""
     reasons: Mapping[ReasonedDecision, tuple[str, ...]] = field(default_factory=dict)
     solves: tuple[Solve, ...] = ()
-    virtual_runners: Mapping[str, Reference] = field(default_factory=dict)
-    """Simulated runners of its commands, by the runners' names: see `VirtualRunner`."""
-    virtual_answers: tuple[VirtualAnswer, ...] = ()
-    drawn: Reference | None = None
-    """`(Drawing) -> list[TimedEvent[Event]]`: draws jobs for simulations; None if jobs must be given."""
-    figures: Reference | None = None
-    """`(CellConfigured, zone: str, Jobs, Nodes) -> ZoneFigures`: figures of a zone besides the summary."""
-    view: Reference | None = None
-    """`() -> PolicyView`: words for people; a general view without it."""
     follows: tuple[str, ...] = ()
     """Kinds of policies whose zones may change to this one and keep their jobs."""
     warm_up: Reference | None = None
@@ -184,6 +164,9 @@ class PolicyKind:
     awaits_kernels: Reference | None = None
     """`(Zone) -> bool`: whether a zone is too large for interpreted code before its kernels are compiled;
     None if no zone is."""
+    tools: Reference | None = None
+    """`PolicyTools` (`infra.tools`): its parts for displays, workloads and simulations. None for Millrace's
+    own policies, whose parts that module lists."""
 
     GROUP: ClassVar = "millrace.policies"
     """Group of the entry points."""

@@ -20,20 +20,7 @@ LAYERS = [layer.split(" | ") for layer in _LINTER["contracts"][0]["layers"]]
 """From the highest to the lowest."""
 PACKAGES = _LINTER["root_packages"]
 RANK = {package: -place for place, layer in enumerate(LAYERS) for package in layer}
-IN_ONE_CIRCLE = (
-    {"streams.cell.cell", "streams.cell.recovery"},
-    {
-        "executors.lora.adapted_pass",
-        "executors.lora.base_model",
-        "executors.lora.probe.deviation",
-        "executors.lora.probe.passes",
-        "executors.lora.probe.prove",
-    },
-)
-"""Circles that are left."""
 NAMED_UPWARDS = (
-    # A manifest names the parts of its policy in all layers; processes that need a part import it.
-    r"streams/policies/\w+/kind\.py",
     # The command line names the command `bench`, which alone may import the benchmarks.
     r"infra/cli\.py",
 )
@@ -65,9 +52,6 @@ def test_no_module_imports_itself_by_way_of_others():
         }
         for name, path in modules().items()
     }
-    for circle in IN_ONE_CIRCLE:
-        for name in circle:
-            graph[name] -= circle
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

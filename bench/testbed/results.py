@@ -18,7 +18,7 @@ from schemas.cells import CellConfigured
 from schemas.codec import Decision
 from schemas.fleet import RunStarted
 from schemas.jobs import JobSubmitted
-from streams.cell.cell import LedgerEvent
+from streams.cell.ledger_event import LedgerEvent
 
 _TAIL = 0.95
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -11,9 +11,7 @@ from executors.lora.adapter import AdapterLayout
 from executors.lora.batch import PackedBatch
 from executors.lora.fused_layers import HeadUse, SiteAdapter, SiteBatch
 from executors.lora.segment_products import Rows, SegmentProducts, choose_products, is_aligned_for_grouping
-
-if TYPE_CHECKING:
-    from executors.lora.base_model import SharedBase
+from executors.lora.shared_base import SharedBase
 
 
 class Adapted(Protocol):
@@ -31,7 +29,7 @@ class Adapted(Protocol):
 
 
 @contextmanager
-def adapters_placed(base: "SharedBase", tasks: Sequence[Adapted], batch: PackedBatch) -> Iterator[None]:
+def adapters_placed(base: SharedBase, tasks: Sequence[Adapted], batch: PackedBatch) -> Iterator[None]:
     """Set the adapters and their rows in each layer and head, within the block.
 
     Args:
@@ -69,7 +67,7 @@ def adapters_placed(base: "SharedBase", tasks: Sequence[Adapted], batch: PackedB
             layer.batch = None
 
 
-def loss_logits(base: "SharedBase", batch: PackedBatch) -> Tensor:
+def loss_logits(base: SharedBase, batch: PackedBatch) -> Tensor:
     """Return the logits of the rows that bear loss, ``[N, classes]``; of a language model, the classes are
     its vocabulary."""
     return base.objective.loss_logits(base.model, batch)

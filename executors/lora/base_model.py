@@ -1,13 +1,12 @@
 """The frozen base model that all adapters of a node share."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from jinja2 import TemplateSyntaxError
-from torch import Tensor, nn
+from torch import nn
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
@@ -17,9 +16,9 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from executors.lora.adapter import AdapterLayout, inject
+from executors.lora.adapter import inject
 from executors.lora.default_base import default_base_directory
-from executors.lora.fused_layers import FusedHead, FusedLinear
+from executors.lora.fused_layers import FusedHead
 from executors.lora.model_files import (
     fault_in_files,
     fault_in_tokenizer,
@@ -30,130 +29,13 @@ from executors.lora.model_kind import BaseModelError, blamed_on_config, is_class
 from executors.lora.objective import Objective, next_tokens, text_class
 from executors.lora.packed_attention import PACKED_ATTENTION
 from executors.lora.pretrained import load_pretrained, refuse_missing
-from executors.lora.probe.deviation import Proof, UnprovenBaseError
+from executors.lora.probe.deviation import UnprovenBaseError
+from executors.lora.probe.proof import Proof
 from executors.lora.probe.prove import prove
 from executors.lora.randomness import derive_seed
-from executors.lora.task import LoraTask
-
-UNLIMITED_TOKENS = 1_048_576
-"""Longest sequence of a job."""
-
-LEAST_TOKENS = 2
-"""One token to predict from, and one to predict."""
-
-_WINDOWS = ("sliding_window", "attention_chunk_size", "attention_window", "local_attention")
-_CHANGING_ROTARY = ("dynamic", "longrope")
-"""Kinds of rotary positions whose frequencies depend on the longest sequence of a batch, once it is longer
-than in the model's training: a neighbour would change them."""
+from executors.lora.shared_base import SharedBase, empty_windows, fault_in_lengths
 
 _ERROR_CHARACTERS = 300
-
-
-def longest_sequence_tokens(config: PretrainedConfig, position_offset: int) -> int:
-    """Return the longest sequence for which packed attention gives the model's result.
-
-    A window has no effect on sequences that fit into it; longer ones are not supported.
-
-    Args:
-        position_offset: position of a sequence's first token.
-    """
-    limits = [UNLIMITED_TOKENS]
-    positions = getattr(config, "max_position_embeddings", None)
-    if positions is not None:
-        limits.append(positions - position_offset)
-    for name in _WINDOWS:
-        window = getattr(config, name, None)
-        # Some configurations have 0 instead of None if there is no window.
-        if isinstance(window, int) and window > 0:
-            limits.append(window)
-    rotary = getattr(config, "rope_parameters", None) or {}
-    # One for all layers, or one for each kind of layer.
-    for each in (rotary, *(value for value in rotary.values() if isinstance(value, dict))):
-        if each.get("rope_type") in _CHANGING_ROTARY:
-            limits.append(each.get("original_max_position_embeddings") or positions or UNLIMITED_TOKENS)
-    return min(limits)
-
-
-def fault_in_lengths(config: PretrainedConfig, position_offset: int) -> str | None:
-    """Return why no sequence can be trained on within the limits of a model's attention; None if one can."""
-    longest = longest_sequence_tokens(config, position_offset)
-    if longest >= LEAST_TOKENS:
-        return None
-    fields = {name: getattr(config, name, None) for name in ("max_position_embeddings", *_WINDOWS)}
-    found = ", ".join(f"{name} {value}" for name, value in fields.items() if value is not None)
-    return f"{found}: sequences of {longest} tokens at most, and training takes {LEAST_TOKENS} at least"
-
-
-def empty_windows(config: PretrainedConfig) -> list[str]:
-    """Return the fields that give a model a window of 0 tokens, unless the model treats 0 as no window."""
-    windows = {name: getattr(config, name, None) for name in _WINDOWS}
-    return [name for name, tokens in windows.items() if isinstance(tokens, int) and tokens <= 0]
-
-
-@dataclass(frozen=True)
-class SharedBase:
-    """A frozen causal language model or sequence classifier, ready for adapters.
-
-    Attributes:
-        directory: directory of its files.
-        model: the model; its linear layers are replaced by those in ``sites``, and a classifier's head by the
-            one in ``heads``.
-        tokenizer: tokenizer of the model.
-        objective: objective of its training.
-        sites: layers that can have an adapter, by dotted name.
-        heads: modules of which each task has its own, trained in full: empty, or a classifier's head.
-        frozen_layers: number of first layers that can have no adapter.
-        address: name by which users load the model: on the Hugging Face hub or elsewhere.
-        proof: proof that its packed passes are right; None before the proof.
-    """
-
-    directory: Path
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    objective: Objective
-    sites: Mapping[str, FusedLinear]
-    heads: tuple[FusedHead, ...] = ()
-    frozen_layers: int = 0
-    address: str = ""
-    proof: Proof | None = None
-
-    @property
-    def layers(self) -> int:
-        return int(self.model.config.get_text_config().num_hidden_layers)
-
-    @property
-    def head_tensors(self) -> dict[str, Tensor]:
-        """Return the tensors of the head of a new task, by their names in the model."""
-        return {name: tensor for head in self.heads for name, tensor in head.tensors.items()}
-
-    @property
-    def precision(self) -> str:
-        """Type of the numbers of a pass, such as `bfloat16`."""
-        return str(next(self.model.parameters()).dtype).removeprefix("torch.")
-
-    def layout(self, task: LoraTask, heads: int = 1) -> AdapterLayout:
-        """Return the adapter layout of a task; with several heads, one that as many tasks share.
-
-        Raises:
-            ValueError: a target module matches no layer.
-        """
-        return AdapterLayout(task, self.sites, self.head_tensors, heads)
-
-    def frozen(self, layers: int) -> "SharedBase":
-        """Return the model without adapters on its first `layers` layers.
-
-        Raises:
-            ValueError: it has no more layers.
-        """
-        if layers >= self.layers:
-            raise ValueError(f"{layers} layers cannot be frozen, the base model has {self.layers}")
-        sites = {name: site for name, site in self.sites.items() if (layer_of(name) or 0) >= layers}
-        return replace(self, sites=sites, frozen_layers=layers) if layers else self
-
-    @property
-    def longest_sequence_tokens(self) -> int:
-        """Longest sequence that the model processes whole."""
-        return longest_sequence_tokens(self.model.config.get_text_config(), self.objective.position_offset)
 
 
 def load_base(
@@ -168,11 +50,11 @@ def load_base(
         address: name by which users load the model; default: the folder's name.
 
     Raises:
-        BaseModelError: the directory has no safetensors weights (pickled ones are refused, since loading them
-            runs code), they are incomplete or quantised, there is no tokenizer or one of more tokens than the
-            model has embeddings, its chat template is invalid, it is neither of a causal language model nor
-            of a sequence classifier, or is not proven to compute the same in packed batches as alone (see
-            `prove`).
+        BaseModelError: the directory cannot be used. Its weights must be complete, unquantised safetensors;
+            pickled weights are refused, since loading them runs code. The tokenizer must have at most as many
+            tokens as the model has embeddings, and a valid chat template. The model must be a causal language
+            model or a sequence classifier. `prove` must show that it computes the same in packed batches as
+            alone.
     """
     directory = default_base_directory() if directory is None else directory
     base = load_unproven(directory, read_config(directory), torch.device(device))
@@ -196,7 +78,7 @@ def load_unproven(directory: Path, config: PretrainedConfig, device: torch.devic
     with blamed_on_config(directory):
         model, objective = _load_model(directory, config, dtype)
         if not model._supports_attention_backend:
-            what = f"{type(model).__name__} takes no attention implementation by name"
+            what = f"{type(model).__name__} does not support selecting an attention implementation"
             raise BaseModelError(f"{directory}: {what}")
         model.set_attn_implementation(PACKED_ATTENTION)
         tokenizer = load_tokenizer(directory, model)
@@ -311,8 +193,3 @@ def _draw(head: nn.Module, deviation: float) -> None:
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * deviation)
             else:
                 parameter.zero_()
-
-
-def layer_of(name: str) -> int | None:
-    """Return the number of the layer of a module or parameter, by its dotted name; None outside of layers."""
-    return next((int(part) for part in name.split(".") if part.isdecimal()), None)

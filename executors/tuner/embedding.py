@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from executors.lora.adapted_pass import adapters_placed, loss_logits, precision
-from executors.lora.base_model import SharedBase
 from executors.lora.batch import TokenSequence, pack
 from executors.lora.objective import last_outputs
+from executors.lora.shared_base import SharedBase
 from executors.tuner.training import InUse, Trainer
 from schemas.merging.reports import MAX_EMBEDDING
 

@@ -20,12 +20,12 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from executors.gang.faults import DivergedError
 from executors.lora.adapted_pass import adapters_placed, loss_logits, precision
 from executors.lora.adapter import AdapterLayout, TrainedAdapter
-from executors.lora.base_model import SharedBase
 from executors.lora.batch import PackedBatch, TokenSequence, pack
 from executors.lora.fused_layers import HeadUse, SiteAdapter
+from executors.lora.lora_task import AdapterState, LoraTask
 from executors.lora.randomness import SequenceMasks, derive_seed
 from executors.lora.segment_products import Rows
-from executors.lora.task import AdapterState, LoraTask
+from executors.lora.shared_base import SharedBase
 from executors.throttle import throttle
 
 AddUp = Callable[[Tensor], None]

@@ -30,7 +30,7 @@ from schemas.base import ZoneView
 from schemas.cells import CellConfigured
 from schemas.codec import Decision, InvalidRecordError, decode_decision, decode_event
 from schemas.topics import DECISIONS, LEDGER, decision_views
-from streams.cell.cell import LedgerEvent
+from streams.cell.ledger_event import LedgerEvent
 
 _DAY_S = 86_400.0
 

@@ -7,7 +7,7 @@ from typing import Self
 
 from infra.errors import CommandError, disk_faults
 from schemas.codec import Decision, Envelope, InvalidRecordError, decode_decision
-from streams.cell.cell import LedgerEvent
+from streams.cell.ledger_event import LedgerEvent
 from streams.replay.files import DECISIONS_FILE, LEDGER_FILE, ledger_line, opened, read_ledger_file
 
 _UNFINISHED = ".unfinished"

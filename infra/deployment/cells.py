@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from infra.errors import CommandError
+from infra.figures.nodes import Nodes
 from infra.log.answers import Answers, Refusal
 from infra.log.publisher import EventPublisher
 from infra.log.reader import LogReader, decisions_in, events_in
 from infra.log.target import Target
 from infra.views.sentences import sentence
 from schemas.base import Event
-from schemas.cells import CellConfigured, Zone
+from schemas.cells import CellConfigured
 from schemas.changes import NodeRegistered, ZoneConfigured
 from schemas.codec import Envelope
 from schemas.decisions import CellAccepted, EventIgnored, NodeMoved, ZoneAccepted
@@ -28,22 +29,15 @@ class PresentCell:
 
     configuration: CellConfigured
     """First configuration: its slots and its timeout hold."""
-    zones: dict[str, Zone]
-    """Latest configuration of each zone, by id."""
-    zone_of: dict[str, str]
-    """Zone that each node serves."""
-    owner_of: dict[str, str]
-    """Zone that owns each node."""
-    gpu_type_of: dict[str, str]
-    """GPU type of each node, by its owner's name for it."""
+    nodes: Nodes
+    """Present nodes and zones."""
 
 
 def first_layout(first: CellConfigured) -> PresentCell:
     """Return the state of a cell under its first configuration."""
-    zones = {zone.id: zone for zone in first.zones}
-    zone_of = {node.id: zone.id for zone in first.zones for node in zone.nodes}
-    gpu_type_of = {node.id: node.gpu_type for zone in first.zones for node in zone.nodes}
-    return PresentCell(first, zones, zone_of, dict(zone_of), gpu_type_of)
+    cell = PresentCell(first, Nodes())
+    cell.nodes.configure(first)
+    return cell
 
 
 def ledger_configurations(target: Target, cells: set[str]) -> dict[str, CellConfigured]:
@@ -63,39 +57,21 @@ def present_cells(target: Target) -> dict[str, PresentCell]:
     Raises:
         ReadError: the log cannot be read.
     """
-    # Decisions are read first: the cause of each is then among the events.
-    # A worker that was killed leaves duplicates.
+    # Decisions are read first, so the events that are read next include all of their causes.
+    # A killed worker leaves duplicates of decisions, so they are kept by id.
     with LogReader(target, [target.topic(DECISIONS)], "beginning") as reader:
         changes_of_layout = decisions_in(reader.to_end(), NodeMoved, ZoneAccepted)
         decided = {decision.id: decision for decision in changes_of_layout}
     cells: dict[str, PresentCell] = {}
-    changes: dict[tuple[str, str], Zone] = {}
-    registered: dict[tuple[str, str], NodeRegistered] = {}
     for envelope in _events(target, CellConfigured, ZoneConfigured, NodeRegistered):
         match envelope.event:
             case CellConfigured() as first:
                 cells.setdefault(first.cell, first_layout(first))
-            case ZoneConfigured() as change:
-                changes.setdefault((change.cell, envelope.id), change.zone)
-            case NodeRegistered() as registration:
-                registered.setdefault((registration.cell, envelope.id), registration)
+            case ZoneConfigured() | NodeRegistered() as change if change.cell in cells:
+                cells[change.cell].nodes.fold_event(envelope)
     for decision in decided.values():
-        cell = cells.get(decision.cell)
-        if cell is None:
-            continue  # its policies are not installed here
-        match decision.outcome:
-            case ZoneAccepted(zone=zone):
-                cell.zones[zone] = changes[decision.cell, decision.cause]
-                cell.gpu_type_of.update((node.id, node.gpu_type) for node in cell.zones[zone].nodes)
-            case NodeMoved(node=node, to_zone=None):
-                for known in (cell.zone_of, cell.owner_of, cell.gpu_type_of):
-                    known.pop(node, None)
-            case NodeMoved(node=node, from_zone=from_zone, to_zone=str() as zone):
-                cell.zone_of[node] = zone
-                if from_zone is None:
-                    cell.owner_of[node] = zone
-                    if (decision.cell, decision.cause) in registered:
-                        cell.gpu_type_of[node] = registered[decision.cell, decision.cause].gpu_type
+        if decision.cell in cells:  # its policies are installed here
+            cells[decision.cell].nodes.fold_decision(decision)
     return cells
 
 
@@ -122,10 +98,10 @@ def configure_cells(
     timeout_s: float,
     check_running: Callable[[], None],
 ) -> list[LedgerCell]:
-    """Publish the configuration of each cell of a file that has none yet, and return when all are accepted.
+    """Publish the configuration of each new cell of a file, and return when all are accepted.
 
-    A cell may accept another configuration first, from an earlier start that ended before the acceptance.
-    Then that one holds.
+    An earlier start may have published another configuration and ended before it was accepted. If a cell
+    accepts that configuration first, it applies.
 
     `check_running` is called repeatedly during the wait for a worker; its errors end the wait.
 
@@ -141,8 +117,7 @@ def configure_cells(
     configured = []
     for cell in cells:
         present = held.get(cell.cell, cell)
-        # A file without an epoch leaves it to the first start.
-        # It has no version of the rules either: the workers choose that.
+        # The file may leave the epoch to the first start, and leaves the version of the rules to the workers.
         file_cell = cells_file.cell(cell.cell, present.epoch_s).model_copy(update={"rules": present.rules})
         configured.append(LedgerCell(present, cell.cell not in held, file_cell != present))
     return configured
@@ -154,7 +129,7 @@ def _publish(
     """Send configurations and wait until each cell has one.
 
     Returns:
-        The cells that had accepted another one before.
+        The cells that had accepted another configuration before.
     """
     overtaken = set()
     with Answers(target, CELLS) as answers:

@@ -14,8 +14,8 @@ from types import FrameType
 
 from infra.broker import RunningBroker
 from infra.deployment.cells import PresentCell, configure_cells, present_cells
+from infra.deployment.deployment_folders import Address, Folders, published_address
 from infra.deployment.executors import executor_environment, served_nodes
-from infra.deployment.folders import Address, Folders, published_address
 from infra.deployment.fork_server import Forks, fork_server
 from infra.deployment.service import Service, command
 from infra.errors import CommandError
@@ -189,7 +189,7 @@ class Deployment:
                 self._decisions = stack.enter_context(decisions)
             log = present_cells(layout.target)
             present = {cell.cell: log[cell.cell] for cell in self.cells}
-            zones = (zone for cell in present.values() for zone in cell.zones.values())
+            zones = (zone for cell in present.values() for zone in cell.nodes.zones.values())
             if any(KINDS[zone.policy.kind].solves for zone in zones):
                 self._start_solver(stack)
             stack.callback(self._stop_executors)
@@ -284,7 +284,7 @@ class Deployment:
 
     def _start_lenders(self, present: Mapping[str, PresentCell], stack: ExitStack) -> None:
         for cell, now in present.items():
-            for zone in now.zones.values():
+            for zone in now.nodes.zones.values():
                 if zone.lending is None:
                     continue
                 arguments = ["infra.cli", "lender", "--cell", cell, "--zone", zone.id]
@@ -300,7 +300,9 @@ class Deployment:
         assert self.fork_server is not None, "executors need a fork server"
         for cell, now in self._present.items():
             for node in served_nodes(now, folders):
-                if (cell, node) in self.executors or not (zones is None or now.owner_of[node] in zones):
+                if (cell, node) in self.executors or not (
+                    zones is None or now.nodes.by_id[node].owner in zones
+                ):
                     continue
                 environment = {
                     **self._environment("nodes"),

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from executors.node.settings import LONGEST_HEARTBEAT_S
 from infra.deployment.cells import PresentCell
-from infra.deployment.folders import Folders
+from infra.deployment.deployment_folders import Folders
 from infra.log.reader import LogReader, events_in
 from infra.log.target import Target
 from infra.text import first_of
@@ -31,7 +31,7 @@ def served_nodes(cell: PresentCell, folders: Folders) -> list[str]:
     journals = folders.executors / cell.configuration.cell / "nodes"
     return [
         node
-        for node in cell.zone_of
+        for node in cell.nodes.by_id
         if _runners(_users(cell, node)) and (node in first or (journals / node).is_dir())
     ]
 
@@ -41,8 +41,9 @@ def executor_environment(cell: PresentCell, node: str, folders: Folders) -> dict
     configuration, users = cell.configuration, _users(cell, node)
     # An executor has one base model: that of the first zone whose jobs share one.
     base_models = [zone.base_model for zone in users if zone.policy.shares_base_model]
-    gpu_types = cell.zones[cell.owner_of[node]].gpu_types
-    gpus = next(gpu.gpus for gpu in gpu_types if gpu.name == cell.gpu_type_of[node])
+    present = cell.nodes.by_id[node]
+    gpu_types = cell.nodes.zones[present.owner].gpu_types
+    gpus = next(gpu.gpus for gpu in gpu_types if gpu.name == present.gpu_type)
     return {
         "MILLRACE_BASE_MODEL": next(iter(base_models), users[0].base_model),
         "MILLRACE_RUNNERS": json.dumps(_runners(users)),
@@ -61,11 +62,11 @@ def executor_environment(cell: PresentCell, node: str, folders: Folders) -> dict
 def _users(cell: PresentCell, node: str) -> list[Zone]:
     """Return the zone that a node serves; if its owner lends, also the owner and the borrowers, which it may
     serve later without a restart of its executor."""
-    owner = cell.zones[cell.owner_of[node]]
-    ids = [cell.zone_of[node]]
+    zones, present = cell.nodes.zones, cell.nodes.by_id[node]
+    owner, ids = zones[present.owner], [present.zone]
     if owner.lending is not None:
         ids += [owner.id, *(borrower.zone for borrower in owner.lending.borrowers)]
-    return [cell.zones[id] for id in dict.fromkeys(ids)]
+    return [zones[id] for id in dict.fromkeys(ids)]
 
 
 def _runners(zones: list[Zone]) -> list[str]:

@@ -17,7 +17,7 @@ from schemas.codec import Decision
 from schemas.decisions import EventFaulted, ZoneAccepted
 from schemas.fleet import RunReport
 from schemas.solves import SolveFinished
-from streams.cell.cell import LedgerEvent
+from streams.cell.ledger_event import LedgerEvent
 
 _RUNS_KEPT = 1_000
 """Number of the latest runs of a job that are kept where jobs leave the figures."""

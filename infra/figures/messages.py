@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from schemas.codec import Decision
 from schemas.decisions import NodeStatusChanged
 from schemas.fleet import CommandRefused, NodeOffline, RunFailed
-from streams.cell.cell import LedgerEvent
+from streams.cell.ledger_event import LedgerEvent
 
 KEPT = 1_000
 """Messages that are kept after the decisions on them: some decisions about a run follow later."""

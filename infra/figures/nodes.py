@@ -60,16 +60,20 @@ class Nodes:
         """Fold a ledger event."""
         match event := envelope.event:
             case CellConfigured() if not self.zones:  # a cell ignores a second one
-                self.zones = {zone.id: zone for zone in event.zones}
-                for zone in event.zones:
-                    for node in zone.nodes:
-                        self._join(zone.id, node, None)
+                self.configure(event)
             case NodeRegistered() | ZoneConfigured():
                 self._changes.setdefault(envelope.id, event)
             case SignOfLife() if event.node in self.by_id:
                 seen = self.by_id[event.node]
                 # The return of a lost node is a decision.
                 seen.status = "up" if seen.status == UNSEEN else seen.status
+
+    def configure(self, first: CellConfigured) -> None:
+        """Set the nodes and zones of the first configuration."""
+        self.zones = {zone.id: zone for zone in first.zones}
+        for zone in first.zones:
+            for node in zone.nodes:
+                self._join(zone.id, node, None)
 
     def fold_decision(self, decision: Decision) -> None:
         change, time_s = self._changes.get(decision.cause), decision.time_s

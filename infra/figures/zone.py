@@ -7,9 +7,9 @@ from typing import Any, Generic, TypeVar
 
 from infra.figures.jobs import Jobs, JobTimeline
 from infra.figures.nodes import Nodes
+from infra.tools import tools_of
 from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
-from schemas.installed import KINDS
 
 Table = Sequence[Mapping[str, Any]]
 """Rows with the same columns."""
@@ -94,7 +94,7 @@ class ZoneFigures(Generic[J]):
 def figures_of(cell: CellConfigured, zone: str, jobs: Jobs, nodes: Nodes) -> ZoneFigures[Any] | None:
     """Return the figures of a zone of this cell; None if its policy has none."""
     kind = next(each.policy.kind for each in cell.zones if each.id == zone)
-    reference = KINDS[kind].figures
+    reference = tools_of(kind).figures
     if reference is None:
         return None
     figures: ZoneFigures[Any] = resolve_name(reference)(cell, zone, jobs, nodes)

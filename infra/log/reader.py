@@ -11,7 +11,7 @@ from infra.log.target import Target
 from schemas.base import Event, Outcome
 from schemas.codec import Decision, Envelope, InvalidRecordError, decode_decision, decode_event
 from schemas.topics import DECISIONS, LEDGER
-from streams.cell.cell import LedgerEvent
+from streams.cell.ledger_event import LedgerEvent
 from streams.kafka.reader import KafkaReader
 from streams.kafka.records import ReadRecord
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
 from schemas.fleet import FleetEvent, NodeOffline, NodeSilent
-from streams.cell.cell import LedgerEvent
+from streams.cell.ledger_event import LedgerEvent
 
 BEFORE_ALL = -math.inf
 """Time of events before a cell's first tick whose senders state no time."""

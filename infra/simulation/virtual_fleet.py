@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from infra.simulation.event_queue import EventQueue, EventRank, Moments
+from infra.tools import installed_tools
 from schemas.base import Event
 from schemas.cells import CellConfigured, Zone
 from schemas.changes import ZoneConfigured
@@ -17,7 +18,7 @@ from schemas.codec import Decision
 from schemas.commands import Command
 from schemas.decisions import NodeMoved, ZoneAccepted
 from schemas.fleet import NodeOnline
-from schemas.installed import KINDS, SOLVES
+from schemas.installed import SOLVES
 from schemas.registry import runners_of
 from schemas.solves import SolveFinished, SolveRequested
 
@@ -99,7 +100,7 @@ class VirtualFleet:
         self._queue = queue
         self._until_s = until_s
         self._solve_s = solve_s
-        answers = dict.fromkeys(one for kind in KINDS.values() for one in kind.virtual_answers)
+        answers = dict.fromkeys(one for tools in installed_tools() for one in tools.virtual_answers)
         self._answers = {one.decision: one.function for one in answers}
         self.answers = frozenset(event for one in answers for event in one.events)
         """Types of events with which simulated services answer."""
@@ -147,7 +148,7 @@ class VirtualFleet:
     def _runner(self, name: str) -> VirtualRunner:
         if name not in self._runners:
             (reference,) = {
-                kind.virtual_runners[name] for kind in KINDS.values() if name in kind.virtual_runners
+                tools.virtual_runners[name] for tools in installed_tools() if name in tools.virtual_runners
             }
             self._runners[name] = resolve_name(reference)(self._cell, self._pace)
         return self._runners[name]

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 from infra.figures.jobs import JobTimeline
 from infra.figures.nodes import NodeState
 from infra.figures.zone import ZoneFigures
+from infra.tools import installed_tools, tools_of
 from schemas.base import Event, Outcome, Record
 from schemas.installed import KINDS
 
@@ -67,13 +68,13 @@ class PolicyView:
 @cache
 def policy_views() -> tuple[PolicyView, ...]:
     """Return the views of the installed policies, each once."""
-    references = dict.fromkeys(kind.view for kind in KINDS.values() if kind.view is not None)
+    references = dict.fromkeys(tools.view for tools in installed_tools() if tools.view is not None)
     return tuple(map(_view, references))
 
 
 def view_of(policy: str) -> tuple[PolicyView, ...]:
     """Return the view of a policy of some kind; none if it is not installed, or has no view."""
-    reference = None if policy not in KINDS else KINDS[policy].view
+    reference = None if policy not in KINDS else tools_of(policy).view
     return () if reference is None else (_view(reference),)
 
 

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from infra.text import units
+from infra.tools import tools_of
 from infra.views.policy import policy_views, view_of
 from schemas.base import Record
 from schemas.decisions import EventFaulted
@@ -197,7 +198,7 @@ def sentence_of(
     if isinstance(because := facts.get("because"), str):
         inner = {name: fact for name, fact in facts.items() if name not in ("because", "case")}
         values["because"] = sentence_of(because, inner, policy=policy) or because
-    for text in _formats(policy).get(key, ()):
+    for text in formats_of(policy).get(key, ()):
         if _names(text) <= values.keys():
             return _FORMATTER.vformat(text, (), values)
     return listed(facts)
@@ -229,7 +230,7 @@ _FORMATTER = _Formatter()
 
 
 @cache
-def _formats(policy: str | None) -> Mapping[str, tuple[str, ...]]:
+def formats_of(policy: str | None) -> Mapping[str, tuple[str, ...]]:
     """Return the formats of every key, those of a policy first; those of all policies if it is unknown."""
     views = policy_views() if policy is None else view_of(policy)
     found: dict[str, tuple[str, ...]] = {}
@@ -261,7 +262,7 @@ def _policy_of_type(record: type[Record]) -> str | None:
 def _with_one_view(policies: Iterable[str]) -> str | None:
     """Return the first of some policies if they share a view."""
     found = list(policies)
-    return found[0] if len({KINDS[policy].view for policy in found}) == 1 else None
+    return found[0] if len({tools_of(policy).view for policy in found}) == 1 else None
 
 
 @cache

@@ -17,7 +17,7 @@ from schemas.codec import Decision, Envelope
 from schemas.decisions import EventIgnored, JobStateName
 from schemas.fleet import CommandRefused, RunReport, RunStarted
 from schemas.solves import SolveRequested
-from streams.cell.cell import LedgerEvent
+from streams.cell.ledger_event import LedgerEvent
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from infra.tools import tools_of
 from infra.workloads.timed import TimedEvent, WorkloadError
 from schemas.base import Event
 from schemas.cells import CellConfigured, Zone
@@ -77,7 +78,7 @@ def draw_jobs(
         TraceError: the trace is invalid.
     """
     zones = tuple(zone for zone in cell.zones if KINDS[zone.policy.kind].workloads)
-    drawn_by = {zone.id: KINDS[zone.policy.kind].drawn for zone in zones}
+    drawn_by = {zone.id: tools_of(zone.policy.kind).drawn for zone in zones}
     for zone in zones:
         if drawn_by[zone.id] is None:
             raise WorkloadError(

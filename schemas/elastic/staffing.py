@@ -47,7 +47,8 @@ class TurnGiven(Record):
 
 
 class ZoneStaffed(ZoneView):
-    """Queue of an elastic zone, and the effects of reclaims."""
+    """Queue of an elastic zone, and the effects of reclaims. No view can fold them from
+    other decisions: they follow from the zone's forecasts, its reserved room and a search over servers."""
 
     TYPE: ClassVar = "millrace.zone.staffed.v1"
     VIEW: ClassVar = "staffing"

@@ -82,7 +82,7 @@ class PastMerge(Record):
     score: Annotated[float, Field(ge=-MAX_SCORE, le=MAX_SCORE)] | None
     """Similarity S(A, B); None if not measured."""
     gain: Annotated[float, Field(gt=-1, le=MAX_GAIN)] | None
-    """Gain of its accuracy (G, Eq. 1); None if its accuracy alone is unknown."""
+    """Gain of its accuracy (G, Eq. 1); None if its accuracy alone after as many epochs is unknown."""
     target: Annotated[float, Field(ge=LEAST_ACCURACY, le=1)] | None
     """Target accuracy, or the mean that jobs of its kind reached alone; None without both."""
     best: Accuracy

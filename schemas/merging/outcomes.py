@@ -113,7 +113,7 @@ class MergeEvaluated(Outcome):
     """Reason of the result. `ended_early`: the job was withdrawn or failed."""
     foretold_gain: float
     gain: float | None
-    """Gain of its accuracy over jobs of its kind that ran alone; None without such jobs."""
+    """Gain of its accuracy over jobs of its kind that ran alone for as many epochs; None without any."""
     foretold_iterations: Amount
     iterations: Amount
     """Iterations that it took."""
@@ -125,7 +125,7 @@ class MergeEvaluated(Outcome):
 
 
 class PlanDecided(Outcome):
-    """Result of a request to a solver for an allocation. The changes of tasks after it carry it out."""
+    """Result of a request to a solver for an allocation. The changes of tasks before it carry it out."""
 
     TYPE: ClassVar = "millrace.plan.decided.v1"
 

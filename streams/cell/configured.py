@@ -40,15 +40,12 @@ from streams.cell.profiles import ProfileStore
 from streams.cell.recent_ids import RecentIds
 from streams.cell.refused_profiles import refusal
 from streams.cell.rules import Rules, State
-from streams.cell.zones import Zones
+from streams.cell.zone_registry import Zones
 from streams.policies.ignored import unknown_solve
 from streams.policies.orders import UnbegunRun
 
 _WRITERS_AT_LEAST = 8
 """Writers that share the window of event ids: none fills more than this part of it."""
-
-_STALE = ("unknown_job", "stale_report")
-"""Reasons to ignore a report that is about no run of the cell."""
 
 
 class ConfiguredCell:
@@ -273,17 +270,12 @@ class ConfiguredCell:
     def _apply_run_report(self, report: RunReport) -> None:
         """Pass a report to its zone. A node that continues a run that the cell does not have is ordered to
         end it, unless it has been lately."""
-        job, before = self.jobs.live.get(report.job_id), len(self._outcomes)
+        job = self.jobs.live.get(report.job_id)
         if job is None:
             self._ignore("unknown_job", job_id=report.job_id)
-        else:
-            self._asked[job.zone].run_changed(job, report)
-        is_stale = any(
-            isinstance(outcome, EventIgnored) and outcome.reason in _STALE
-            for outcome in self._outcomes.since(before)
-        )
+        has_run = job is not None and self._asked[job.zone].run_changed(job, report)
         zone, node, run_id = self.nodes.zone_of(report.node), report.node, report.run_id
-        if not is_stale or report.ends_run or zone is None:
+        if has_run or report.ends_run or zone is None:
             return
         if self._disowned.note(node, run_id, self.time_s):
             self._outcomes.add(RunDisowned(zone=zone, node=node, run_id=run_id, job_id=report.job_id))

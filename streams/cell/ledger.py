@@ -3,7 +3,7 @@
 from schemas.base import Event
 from schemas.codec import InvalidRecordError, decode_stored_event
 from schemas.registry import LEDGER_TYPES
-from streams.cell.cell import LedgerEvent
+from streams.cell.ledger_event import LedgerEvent
 from streams.kafka.records import ReadRecord
 
 

@@ -1,5 +1,6 @@
 """Decisions on one event, in the order in which they are made."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
 from schemas.base import Outcome
@@ -9,7 +10,20 @@ from schemas.kind import PolicyKind
 Effect = Callable[[Outcome], None]
 
 
-class Outcomes:
+class OutcomeSink(ABC):
+    """Collection to which decisions on the present event are added."""
+
+    @abstractmethod
+    def add(self, outcome: Outcome) -> None:
+        """Add a decision."""
+
+    def extend(self, outcomes: Iterable[Outcome]) -> None:
+        """Add some decisions."""
+        for outcome in outcomes:
+            self.add(outcome)
+
+
+class Outcomes(OutcomeSink):
     """Decisions on the present event. Each takes effect on the cell's jobs and loans as it is added."""
 
     def __init__(self) -> None:
@@ -21,40 +35,22 @@ class Outcomes:
         self._effects = effects
 
     def add(self, outcome: Outcome) -> None:
-        """Add a decision."""
         for effect in self._effects:
             effect(outcome)
         self._added.append(outcome)
-
-    def extend(self, outcomes: Iterable[Outcome]) -> None:
-        """Add some decisions."""
-        for outcome in outcomes:
-            self.add(outcome)
 
     def add_without_effect(self, outcome: Outcome) -> None:
         """Add the rejection of a job that the cell does not keep. It has no effect, since a job that the cell
         keeps may have the same id."""
         self._added.append(outcome)
 
-    def insert(self, index: int, outcome: Outcome) -> None:
-        """Add a decision before those that were added since there were `index`, such as a summary of them."""
-        self.add(outcome)
-        self._added.insert(index, self._added.pop())
-
-    def __len__(self) -> int:
-        return len(self._added)
-
-    def since(self, index: int) -> list[Outcome]:
-        """Return the decisions that were added since there were `index`."""
-        return self._added[index:]
-
     def drain(self) -> list[Outcome]:
         """Return all decisions, and begin with none."""
-        taken, self._added = self._added, []
-        return taken
+        drained, self._added = self._added, []
+        return drained
 
 
-class ZoneOutcomes(Outcomes):
+class ZoneOutcomes(OutcomeSink):
     """Decisions on the present event as a zone adds to them: with reasons of its policy or of all policies.
 
     Raises:
@@ -62,19 +58,9 @@ class ZoneOutcomes(Outcomes):
     """
 
     def __init__(self, outcomes: Outcomes, policy: PolicyKind) -> None:
-        self._all = outcomes
+        self._outcomes = outcomes
         self._policy = policy
 
     def add(self, outcome: Outcome) -> None:
         check_reason(outcome, self._policy)
-        self._all.add(outcome)
-
-    def insert(self, index: int, outcome: Outcome) -> None:
-        check_reason(outcome, self._policy)
-        self._all.insert(index, outcome)
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    def since(self, index: int) -> list[Outcome]:
-        return self._all.since(index)
+        self._outcomes.add(outcome)

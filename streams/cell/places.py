@@ -3,8 +3,7 @@
 The chained log records the place of a fault, so a place is the same on all machines, unlike a file and line.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
@@ -37,14 +36,19 @@ def place_of(error: BaseException) -> FaultBoundary:
     return place
 
 
-@contextmanager
-def stage(name: FaultPlace) -> Iterator[None]:
-    """Attach a stage of the cell to exceptions that the block raises."""
-    try:
-        yield
-    except Exception as error:
-        note(error, FaultBoundary(None, name))
-        raise
+class stage:  # noqa: N801
+    """A context that attaches a stage of the cell to exceptions that its block raises."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: FaultPlace) -> None:
+        self._name = name
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, Exception):
+            note(error, FaultBoundary(None, self._name))
 
 
 def note(error: BaseException, place: FaultBoundary) -> None:

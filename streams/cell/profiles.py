@@ -58,8 +58,8 @@ class Estimate(NamedTuple):
 class ProfileStore:
     """The last measurements of a cell, by zone, kind of jobs, writer and configuration, at most `limit`.
 
-    A user's runs are kept apart from those of others, and from profilers, which have a quarter of the store:
-    see `MeasuredReadings` and `PublishedReadings` for what a full store forgets.
+    Runs of a user are kept apart from runs of other users, and from profilers, which have a quarter of the
+    store. `MeasuredReadings` and `PublishedReadings` describe which readings a full store drops.
     """
 
     def __init__(self, limit: int = MAX_PROFILE_READINGS) -> None:
@@ -70,6 +70,11 @@ class ProfileStore:
     def changes(self) -> int:
         """Number of changes since the start: without any, it has the same readings."""
         return self._measured.changes + self._published.changes
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no reading."""
+        return not self._measured.held and not self._published.held
 
     def publish(self, event: ProfileReported) -> None:
         """Add an offline profile, in place of earlier readings of its configurations."""
@@ -170,6 +175,11 @@ class ZoneProfiles:
         """Number of changes of the store since the start."""
         return self.store.changes
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the store has no reading."""
+        return self.store.is_empty
+
     def measured(self, key: ProfileKey) -> dict[StepSetting, Reading]:
         """Return the medians of the runs of all users, by configuration."""
         return self.store.measured(self.zone, key)
@@ -208,6 +218,8 @@ def estimated(readings: Mapping[StepSetting, Reading], at: StepSetting) -> Estim
     A measured configuration counts as it is, then the interpolation by micro-batch, then by GPUs. One that is
     wrong by more than `MOST_ERROR` does not count.
     """
+    if not readings:
+        return None
     if (exact := readings.get(at)) is not None:
         return Estimate(exact, 0.0, 0.0)
     for name in ("micro_batch_size", "gpus"):

@@ -4,14 +4,12 @@ import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from schemas.base import Event
 from schemas.decisions import EventFaulted
+from streams.cell.ledger_event import LedgerEvent
 from streams.cell.places import place_of
-
-if TYPE_CHECKING:
-    from streams.cell.cell import LedgerEvent
 
 T = TypeVar("T")
 
@@ -24,19 +22,19 @@ _MOST_BYTES_SINCE = 4 * 2**20
 """Most bytes of events that are kept to be folded again: one may have a MiB."""
 
 _OF_THE_MACHINE = (MemoryError, OSError, ImportError, Warning)
-"""A full memory or disk, a broken installation, and warnings that a process is set to raise are not faults
-of the event: the process ends, and whoever starts it again folds the event then."""
+"""A full memory or disk, a broken installation, and warnings that a process is set to raise are not faults of
+the event. The process ends, and folds the event when it is started again."""
 
 
 @dataclass
 class Kept:
-    """The last packed state of a cell, and what was folded since."""
+    """The last packed state of a cell, and the events that were folded since."""
 
     packed: bytes | None = None
     """Packed state; None before the first, when the cell was empty."""
     place: tuple[int, bytes] | None = None
     """Ledger offset and chain after the events that raised right after the packed state; None without any."""
-    since: list["LedgerEvent"] = field(default_factory=list)
+    since: list[LedgerEvent] = field(default_factory=list)
     _since_bytes: int = 0
 
     def keep(self, packed: bytes) -> None:
@@ -45,7 +43,7 @@ class Kept:
         self.since.clear()
         self._since_bytes = 0
 
-    def follow(self, event: "LedgerEvent") -> bool:
+    def follow(self, event: LedgerEvent) -> bool:
         """Note an event that was folded, and return whether the cell is to be packed again."""
         self.since.append(event)
         self._since_bytes += len(event.envelope.value)
@@ -74,13 +72,13 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def on_a_fresh_stack(work: Callable[[], T]) -> T:
-    """Call a function in a thread of its own: the depth of its calls must not depend on the caller's, nor
-    arithmetic on how the caller has set up its thread."""
+    """Call a function in a thread of its own, so that neither the depth of its calls nor its arithmetic
+    depends on the caller's thread."""
     with ThreadPoolExecutor(1, "fold-again") as thread:
         return thread.submit(work).result()
 
 
-def fault_of(event: "LedgerEvent", error: Exception) -> EventFaulted:
+def fault_of(event: LedgerEvent, error: Exception) -> EventFaulted:
     """Return the record of an event that raised."""
     place, what = place_of(error), event.envelope.event
     return EventFaulted(

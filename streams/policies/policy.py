@@ -14,7 +14,7 @@ from streams.cell.jobs import Job
 from streams.cell.live_bytes import LiveBytes
 from streams.cell.node_record import Loan
 from streams.cell.nodes import NodeChange, NodeStates
-from streams.cell.outcomes import Outcomes
+from streams.cell.outcomes import OutcomeSink
 from streams.cell.profiles import ZoneProfiles
 
 BrokenPromise = Facts
@@ -37,7 +37,7 @@ class ZoneContext:
     due `notice_s` from now."""
     nodes: NodeStates
     """Present states of the cell's nodes."""
-    outcomes: Outcomes
+    outcomes: OutcomeSink
     """Decisions on the present event, to which the zone adds its own."""
     profiles: ZoneProfiles
     """Measured steps of kinds of jobs in this zone: runs of the zone add to them, and profilers."""
@@ -65,8 +65,12 @@ class ZonePolicy(Protocol):
         """Return the present offer for a job, on terms that the policy quotes. It changes nothing."""
         raise AssertionError(f"quote {request.quote_id}: the policy registers no terms to quote on")
 
-    def run_changed(self, job: Job, report: RunReport) -> None:
-        """Apply a report about a run of a live job."""
+    def run_changed(self, job: Job, report: RunReport) -> bool:
+        """Apply a report about a run of a live job.
+
+        Returns:
+            whether the zone has that run. If not, and the run continues, the cell orders its node to end it.
+        """
 
     def run_refused(self, job: Job, failed: RunFailed) -> None:
         """Apply the refusal of a node to begin a run of a live job, which has failed there. Each node that

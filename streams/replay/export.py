@@ -10,7 +10,7 @@ from schemas.codec import InvalidRecordError, decode_decision
 from schemas.kafka_connection import KafkaConnection
 from schemas.rules import RulesAdopted
 from schemas.topics import DECISIONS, LEDGER, STATE_DIGEST_HEADER, topic_name
-from streams.cell.cell import LedgerEvent
+from streams.cell.ledger_event import LedgerEvent
 from streams.kafka.reader import KafkaReader
 from streams.kafka.records import ReadRecord
 from streams.replay.files import ledger_line, opened, state_file

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from schemas.codec import InvalidRecordError, decode_ledger_line
-from streams.cell.cell import LedgerEvent
+from streams.cell.ledger_event import LedgerEvent
 from streams.cell.rules import RULES, RuleBook
 from streams.replay.heads import Head, HeadCheck, KeptHead
 from streams.replay.replay import DecisionRecord, Verdict, claimed_place, fold, verify

@@ -8,8 +8,8 @@ from schemas.codec import InvalidRecordError
 from schemas.errors import ReadableError
 from schemas.kafka_connection import KafkaConnection
 from schemas.topics import DECISIONS, LEDGER, RULES_STATES, STATE_DIGEST_HEADER, topic_name
-from streams.cell.cell import LedgerEvent
 from streams.cell.ledger import ledger_event_of
+from streams.cell.ledger_event import LedgerEvent
 from streams.cell.rules import RULES, RuleBook
 from streams.kafka.reader import KafkaReader, TopicSlice
 from streams.kafka.records import ReadRecord
@@ -104,9 +104,9 @@ def kept_states(reader: KafkaReader, topic_prefix: str, digests: Collection[str]
     Raises:
         ReadError: Kafka does not answer, or not to this client.
     """
-    wanted = {(STATE_DIGEST_HEADER, digest.encode()) for digest in digests}
+    expected = {(STATE_DIGEST_HEADER, digest.encode()) for digest in digests}
     for record in reader.read(reader.slice(topic_name(topic_prefix, RULES_STATES))):
-        if not wanted.isdisjoint(record.headers):
+        if not expected.isdisjoint(record.headers):
             yield record
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from executors.lora.base_model import SharedBase, load_base
+from executors.lora.base_model import load_base
+from executors.lora.shared_base import SharedBase
 from executors.processes.threads import one_thread
 from tests.support.tiny_base import tiny_base_directory
 

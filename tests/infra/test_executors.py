@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from executors.node.settings import ExecutorSettings
-from infra.deployment.cells import PresentCell
+from infra.deployment.cells import PresentCell, first_layout
+from infra.deployment.deployment_folders import Folders
 from infra.deployment.executors import executor_environment, served_nodes
-from infra.deployment.folders import Folders
+from infra.figures.nodes import NodeState
 from schemas.cells import Borrower, CellConfigured, GpuType, Lending, Node, Zone
 from schemas.elastic.settings import ElasticPolicy
 from tests.support.cells import configuration, zone
@@ -38,10 +39,10 @@ def serving(lending: Lending | None) -> Zone:
 
 def present(cell: CellConfigured, **moved: str) -> PresentCell:
     """A cell as configured, but for nodes that serve other zones than their own."""
-    owner_of = {node.id: zone.id for zone in cell.zones for node in zone.nodes}
-    gpu_type_of = {node.id: node.gpu_type for zone in cell.zones for node in zone.nodes}
-    zones = {zone.id: zone for zone in cell.zones}
-    return PresentCell(cell, zones, {**owner_of, **moved}, owner_of, gpu_type_of)
+    found = first_layout(cell)
+    for node, zone_id in moved.items():
+        found.nodes.by_id[node].zone = zone_id
+    return found
 
 
 @pytest.fixture
@@ -113,8 +114,7 @@ def test_heartbeats_fit_timeout_and_executor_settings(
 
 def test_nodes_registered_later_are_served_once_they_were(folders: Folders) -> None:
     cell = present(configuration(zones=(elastic("t1"), serving(BORROWER))))
-    cell.zone_of["s3"] = cell.owner_of["s3"] = "inf"
-    cell.gpu_type_of["s3"] = "fast"
+    cell.nodes.by_id["s3"] = NodeState("s3", "inf", "inf", "fast", "t")
     assert served_nodes(cell, folders) == ["t1", "s1", "s2"]
     (folders.executors / "c" / "nodes" / "s3").mkdir(parents=True)
     assert served_nodes(cell, folders) == ["t1", "s1", "s2", "s3"]

@@ -28,7 +28,7 @@ from schemas.fleet import RunFinished, RunStarted
 from schemas.jobs import JobSubmitted
 from schemas.lora_commands import SlotAssigned
 from schemas.solves import SolveRequested
-from streams.cell.cell import LedgerEvent
+from streams.cell.ledger_event import LedgerEvent
 from streams.policies.auction.zone import AuctionZone
 from tests.support.cells import (
     UNIT,

@@ -31,8 +31,8 @@ from schemas.decisions import EventIgnored, JobAdmitted, JobCompleted, JobReject
 from schemas.fleet import NodeOnline, RunFinished, RunProgressed
 from schemas.jobs import JobQuoteRequested, JobSubmitted
 from schemas.solves import SolveFinished, SolveRequested
-from streams.cell.cell import Cell
 from streams.cell.live_bytes import job_bytes
+from streams.cell.state_machine import Cell
 from streams.replay.replay import DecisionRecord, verify
 from tests.round_robin.kind import CountWorkload, QueueTerms, RoundRobinPolicy
 from tests.round_robin.solve import shortest_first
@@ -106,7 +106,7 @@ def test_unsupported_job_is_rejected_by_name(bench: Bench, changes: dict[str, An
 
 
 def test_full_cell_rejects_until_job_ends(bench: Bench) -> None:
-    live = bench.cell.zones["z"]._live
+    live = bench.cell.jobs.live_bytes
     limit = bench.cell.configuration.live_jobs_bytes
     bench.send(submitted("a"))
     live.add(limit * 7 // 8 - live.total)

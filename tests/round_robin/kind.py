@@ -78,8 +78,5 @@ ROUND_ROBIN = PolicyKind(
             smallest="tests.round_robin.solve:smallest",
         ),
     ),
-    virtual_runners={"counting": "tests.round_robin.virtual:VirtualCounting"},
-    drawn="tests.round_robin.drawing:draw",
-    figures="tests.round_robin.figures:RoundRobinFigures",
-    view="tests.round_robin.view:RoundRobinView",
+    tools="tests.round_robin.tools:TOOLS",
 )

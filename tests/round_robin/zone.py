@@ -85,10 +85,10 @@ class RoundRobinZone(ZonePolicy):
         )
         self._assign()
 
-    def run_changed(self, job: Job, report: RunReport) -> None:
+    def run_changed(self, job: Job, report: RunReport) -> bool:
         if self._running.get(report.node) != (job.job_id, report.run_id):
             self._outcomes.add(no_such_run(report))
-            return
+            return False
         job.samples_done = report.samples_done
         match report:
             case RunFinished() if report.samples_done >= self._goal(job):
@@ -122,6 +122,7 @@ class RoundRobinZone(ZonePolicy):
                 self._leave(job)
                 self._queue.append(job.job_id)
         self._assign()
+        return True
 
     def run_refused(self, job: Job, failed: RunFailed) -> None:
         self.run_changed(job, failed)

@@ -66,7 +66,7 @@ def test_other_policies_cannot_be_installed_afterwards():
     with pytest.raises(InstallationError, match="are installed already, and cannot be replaced by auction"):
         install([auction])
     with pytest.raises(InstallationError, match="are installed already"):
-        install([replace(auction, drawn=None), *(kind for kind in KINDS.values() if kind is not auction)])
+        install([replace(auction, warm_up=None), *(kind for kind in KINDS.values() if kind is not auction)])
 
 
 def test_two_policies_of_one_kind_are_refused():

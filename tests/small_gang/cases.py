@@ -20,7 +20,8 @@ from schemas.decisions import (
 from schemas.fleet import NodeOnline, RefusedRun
 from schemas.jobs import JobSubmitted
 from schemas.solves import SolveFinished
-from streams.cell.cell import Cell, LedgerEvent
+from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 from streams.replay.replay import DecisionRecord, verify
 from tests.small_gang.kind import LineAssigned, LineChanged, LinePolicy, LineReleased, LineTerms, LineWorkload
 from tests.support.cells import (
@@ -45,7 +46,7 @@ POLICY = LinePolicy()
 class RestoredBench(Bench):
     """Checks the invariants after each event, and restores the cell."""
 
-    def _handle(self, entry: LedgerEvent) -> list[Decision]:
+    def handle_entry(self, entry: LedgerEvent) -> list[Decision]:
         decisions = self.cell.handle(entry)
         assert list(self.cell.broken_invariants()) == []
         self.cell = Cell.restore(self.cell.snapshot())

@@ -9,7 +9,7 @@ from schemas.codec import Envelope
 from schemas.fleet import RunStarted
 from schemas.jobs import JobSubmitted
 from schemas.lora import Dataset, LoraWorkload
-from streams.cell.cell import LedgerEvent
+from streams.cell.ledger_event import LedgerEvent
 
 EPOCH_S = 1_700_000_000.0
 

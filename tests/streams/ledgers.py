@@ -13,7 +13,7 @@ from schemas.auction.settings import (
 from schemas.base import Event
 from schemas.kind import PolicySettings
 from schemas.solves import SolveRequested
-from streams.cell.cell import LedgerEvent
+from streams.cell.ledger_event import LedgerEvent
 from tests.streams.elastic import test_histories as elastic
 from tests.streams.experts import test_histories as experts
 from tests.streams.merging import test_histories as merging

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from schemas.fleet import NodeSeen, RunStarted
-from streams.cell.cell import LedgerEvent
+from streams.cell.ledger_event import LedgerEvent
 from streams.replay.files import ledger_line, verify_files
 from streams.replay.heads import Head, KeptHead
 from streams.replay.replay import Verdict, fold

@@ -28,7 +28,8 @@ from schemas.fleet import CommandRefused, NodeOffline, NodeSilent, RunFailed, Ru
 from schemas.jobs import JobWithdrawalRequested
 from schemas.kind import Problem
 from schemas.solves import SolveFinished, SolveRequested
-from streams.cell.cell import Cell, LedgerEvent
+from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 from tests.streams.elastic import test_histories as elastic
 from tests.streams.experts import test_histories as experts
 from tests.streams.ledgers import MARKETS
@@ -343,7 +344,7 @@ def _market(name: str, rng: random.Random) -> Iterator[None]:
 
 
 def inference_reports(rng: random.Random, bench: Bench) -> list[Event]:
-    """Something about servers that are lent; whether it makes sense is the cell's to judge."""
+    """Something about servers that are lent; the cell checks whether it is valid."""
     if bench.cell.time_s is None:
         return []
     number, slot = len(bench.ledger), (bench.cell.time_s - EPOCH_S) / SLOT_S
@@ -362,7 +363,7 @@ POLICIES = (*MARKETS, "titan", "loans", "elastic", "merging", "experts")
 def test_mutated_event_raises_nothing_and_stays_bounded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutator = Mutator(name, MUTANTS // len(POLICIES))
     for bench in (Bench, TwinBench):
-        monkeypatch.setattr(bench, "_handle", lambda bench, entry: mutator.handle(bench, entry))
+        monkeypatch.setattr(bench, "handle_entry", lambda bench, entry: mutator.handle(bench, entry))
     play(name, mutator)
     assert not mutator.faults, mutator.faults[0]
     assert not mutator.slow, max(mutator.slow, key=lambda slow: slow[0])

@@ -9,7 +9,8 @@ from schemas.auction.bids import VendorQuoted
 from schemas.base import Event
 from schemas.codec import Decision, Envelope
 from schemas.fleet import CommandRefused
-from streams.cell.cell import Cell, LedgerEvent
+from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 from tests.streams.test_mutated_events import POLICIES, play
 from tests.support.cells import Bench
 from tests.support.examples import LONG
@@ -75,5 +76,5 @@ class Repeater:
 def test_a_repeated_record_has_one_small_answer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     repeater = Repeater(name)
     for bench in (Bench, TwinBench):
-        monkeypatch.setattr(bench, "_handle", lambda bench, entry: repeater.handle(bench, entry))
+        monkeypatch.setattr(bench, "handle_entry", lambda bench, entry: repeater.handle(bench, entry))
     play(name, repeater)  # type: ignore[arg-type]

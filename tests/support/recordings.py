@@ -11,7 +11,7 @@ from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
 from schemas.fleet import NodeSilent
-from streams.cell.cell import LedgerEvent
+from streams.cell.ledger_event import LedgerEvent
 from streams.replay.files import ledger_line
 from tests.support.cells import EPOCH_S, SLOT_S, node_seen, online
 

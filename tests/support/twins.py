@@ -5,7 +5,8 @@ from typing import Any
 import msgpack
 
 from schemas.codec import Decision
-from streams.cell.cell import Cell, LedgerEvent
+from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 from tests.support.cells import Bench
 from tests.support.described import check_described
 from tests.support.sentences import check_sentences
@@ -25,7 +26,7 @@ class TwinBench(Bench):
         """Return what the zone keeps of live jobs, and the bytes that the cell counts for it."""
         raise NotImplementedError
 
-    def _handle(self, entry: LedgerEvent) -> list[Decision]:
+    def handle_entry(self, entry: LedgerEvent) -> list[Decision]:
         decisions = self.cell.handle(entry)
         check_sentences(decisions)
         assert self.twin.handle(entry) == decisions

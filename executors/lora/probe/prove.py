@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -15,9 +15,7 @@ from executors.lora.probe.deviation import (
     FLOAT32,
     REDUCED,
     REDUCED_ALONE,
-    Deviation,
     ProbeRefusal,
-    Proof,
     Reason,
     UnprovenBaseError,
     Yardstick,
@@ -26,9 +24,8 @@ from executors.lora.probe.deviation import (
     task_of,
 )
 from executors.lora.probe.passes import TASKS, PassOutcome, Probe, has_room_for_float32, is_reduced
-
-if TYPE_CHECKING:
-    from executors.lora.base_model import SharedBase
+from executors.lora.probe.proof import Deviation, Proof
+from executors.lora.shared_base import SharedBase
 
 R = TypeVar("R")
 
@@ -42,7 +39,7 @@ _USUAL_PRODUCTS = 2e10
 _log = logging.getLogger(__name__)
 
 
-def prove(base: "SharedBase") -> Proof:
+def prove(base: SharedBase) -> Proof:
     """Compare packed passes of a base model with transformers' eager passes of each sequence alone.
 
     Two tasks of two sequences each run on the real weights, on their device and in their precision:
@@ -51,8 +48,8 @@ def prove(base: "SharedBase") -> Proof:
        same to the bit (or, with routed experts, to rounding: see `Proof.bit_identical`), both ways.
     2. Values: the logits must be those of the eager pass.
     3. Gradients: so must the adapters' gradients, for adapters on all layers that see every token.
-    4. One sequence as long as the model takes, or as the device computes in about a second, must have the
-       eager logits, since a model may treat distant tokens in another way.
+    4. One long sequence must have the eager logits, since a model may treat distant tokens in another way. It
+    has the longest length of the model, or the length that the device computes in about a second.
 
     Allowances for rounding are measured, see `deviation`. A model of less precision is compared in float32
     first, if that fits on the device, and then in its own precision.
@@ -77,7 +74,7 @@ def prove(base: "SharedBase") -> Proof:
     return proof
 
 
-def _proof(base: "SharedBase", started_s: float) -> Proof:
+def _proof(base: SharedBase, started_s: float) -> Proof:
     probe = _run("eager_raises", lambda: Probe(base))
     _run("eager_raises", lambda: probe.eager_values([probe.batches[0][:1]]))
     layers = _run("packed_raises", probe.layers_of_every_token)
@@ -188,7 +185,7 @@ class Checks:
         """Compare the logits of one long sequence with those of the eager pass in the same precision.
 
         Returns:
-            its tokens, or those of the longest one before.
+            the tokens of this sequence, or of the longest sequence before it.
 
         Raises:
             Refusal: they differ.

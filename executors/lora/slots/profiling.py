@@ -14,9 +14,10 @@ import torch
 from transformers.utils.logging import disable_progress_bar
 
 from executors.devices import Device, use_device
-from executors.lora.base_model import SharedBase, load_base
+from executors.lora.base_model import load_base
 from executors.lora.dataset import Cursor, DatasetRoot, next_indices
 from executors.lora.engine import BYTES_PER_GIB, FusedEngine, keep_freed_memory
+from executors.lora.shared_base import SharedBase
 from executors.lora.slots.runs import task_of
 from executors.lora.slots.steps import FusedSteps
 from executors.node.process import SystemClock

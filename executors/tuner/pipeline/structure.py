@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from executors.lora.base_model import SharedBase
 from executors.lora.batch import PackedBatch
 from executors.lora.model_kind import BaseModelError
+from executors.lora.shared_base import SharedBase
 from executors.tuner.pipeline.partition import cut
 
 

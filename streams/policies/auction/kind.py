@@ -18,7 +18,7 @@ from schemas.auction.settings import (
     PdftspPolicy,
     TitanPolicy,
 )
-from schemas.kind import Input, PolicyKind, PolicySettings, Solve, VirtualAnswer
+from schemas.kind import Input, PolicyKind, PolicySettings, Solve
 from schemas.lora import LoraWorkload
 from schemas.lora_commands import RunCancelled, SlotAssigned
 
@@ -70,17 +70,6 @@ def _kind(
         },
         solves=solves,
         follows=follows,
-        virtual_runners={SlotAssigned.RUNNER: "infra.simulation.lora.slots:VirtualSlots"},
-        virtual_answers=(
-            VirtualAnswer(
-                decision=PreprocessingOrdered,
-                events=(PreprocessingDelivered, PreprocessingFailed),
-                function="infra.simulation.auction.vendors:deliver",
-            ),
-        ),
-        drawn="infra.workloads.auction:draw",
-        figures="infra.figures.auction.figures:AuctionFigures",
-        view="infra.views.auction.view:AuctionView",
         warm_up="streams.policies.auction.warm_up:story",
         awaits_kernels="streams.policies.auction.warm_up:is_large",
     )

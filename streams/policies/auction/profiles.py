@@ -5,13 +5,13 @@ from schemas.cells import GpuType, Zone
 from schemas.fleet import RunProgressed
 from schemas.lora import LoraWorkload
 from schemas.profiles import ProfileKey, sequence_class
-from solvers.auction.market.demand import ProfiledSpeed, Profiles, least_memory_gib
+from solvers.auction.market.demand import NO_PROFILES, ProfiledSpeed, Profiles, least_memory_gib
 from streams.cell.profiles import Estimate, ZoneProfiles, estimated, precision_of
 from streams.cell.readings import Reading, StepSetting
 
 _OWN_MARGIN = 0.1
-"""Part by which a user's own measurements are relaxed: they count like a declaration, for which the user is
-responsible, and steps vary."""
+"""Part by which a user's own measurements are relaxed. Steps vary, and the user is responsible for these
+measurements, as for a declaration."""
 
 
 def key_of(workload: LoraWorkload, zone: Zone) -> ProfileKey:
@@ -33,6 +33,8 @@ def profiles_of(workload: LoraWorkload, user: str, zone: Zone, profiles: ZonePro
     has measured is interpolated, with a margin of its error; see `Known.of` for what counts before a claim.
     Memory counts at least for what full sequences need: records of other users may be shorter.
     """
+    if profiles.is_empty:
+        return NO_PROFILES
     key, batch = key_of(workload, zone), workload.hyperparameters.batch_size
     base = zone.base_dimensions
     least_gib = 0.0 if base is None else least_memory_gib(workload.hyperparameters, base)

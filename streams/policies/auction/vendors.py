@@ -1,5 +1,6 @@
-"""Labour vendors of a zone: their standing quotes, the orders of its jobs, and what they deliver."""
+"""Labour vendors of a zone: their standing quotes, the orders of jobs, and their deliveries."""
 
+from dataclasses import dataclass
 from typing import get_args
 
 from schemas.auction.bids import QuoteAccepted, VendorLeft, VendorQuoted
@@ -20,21 +21,26 @@ from schemas.decisions import EventIgnored
 from schemas.facts import Facts, quoted
 from schemas.fleet import RunFailed
 from schemas.lora import LoraWorkload
-from solvers.auction.market.demand import UnjudgeableError
+from solvers.auction.market.demand import UnplannableError
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.market.window import VendorOption, undominated, vendor_options
 from solvers.auction.mechanism.auctioneer import Auctioneer
 from solvers.auction.mechanism.search import Schedule
+from streams.cell.states import Stateful
 from streams.policies.auction.book import JobBook
-from streams.policies.auction.job import PlannedJob
-from streams.policies.auction.order import MOST_ORDERS, VendorOrder, order_id_of
+from streams.policies.auction.planned_job import PlannedJob
 from streams.policies.auction.replanning import Replanner
+from streams.policies.auction.vendor_order import MOST_ORDERS, VendorOrder, order_id_of
 from streams.policies.orders import facts_of_failure
 from streams.policies.policy import ZoneContext
 
 
-class Vendors:
+@dataclass(init=False, eq=False)
+class Vendors(Stateful):
     """Quotes and orders of one zone."""
+
+    quotes: dict[str, VendorQuoted]
+    """Latest quote of each vendor."""
 
     def __init__(
         self,
@@ -47,8 +53,7 @@ class Vendors:
         policy = context.zone.policy
         assert isinstance(policy, MarketPolicy), "an auction zone has a market"
         self._deliveries = policy.deliveries
-        self.quotes: dict[str, VendorQuoted] = {}
-        """Latest quote of each vendor."""
+        self.quotes = {}
         self._cell = context.cell.cell
         self._zone = context.zone.id
         self._market_zones = {zone.id for zone in context.cell.zones if isinstance(zone.policy, MarketPolicy)}
@@ -135,13 +140,6 @@ class Vendors:
         """Take over the quotes."""
         self.quotes = before.quotes
 
-    def state(self) -> list[str]:
-        return [quote.model_dump_json() for quote in self.quotes.values()]
-
-    def restore(self, state: list[str]) -> None:
-        quotes = [VendorQuoted.model_validate_json(quote) for quote in state]
-        self.quotes = {quote.vendor: quote for quote in quotes}
-
     def _is_of_another_zone(self, event: PreprocessingReport) -> bool:
         """Return whether a report is on a live job of another zone with vendors, which answers it."""
         job = self._jobs.get(event.job_id)
@@ -201,8 +199,8 @@ class Vendors:
             self._book.refund(job, "delivery_failed", {"case": reason, **about})
 
     def _order_again(self, job: PlannedJob, before: VendorOrder) -> bool:
-        """Order from another vendor: the cheapest whose data are due before the plan begins, or else the
-        fastest, and then the work is planned again. Return whether there is one.
+        """Order from another vendor: the cheapest one with data before the plan begins. If all are later,
+        order from the fastest, and plan the work again. Return whether there is one.
 
         A job that has trained keeps its data, as its checkpoints depend on them. The provider pays the
         difference of the prices, and no more than it was paid for the job.
@@ -236,7 +234,7 @@ class Vendors:
         """Return offers of vendors that were not tried, by delay, no dearer than the job's payment."""
         try:
             options = self.options(job.workload)
-        except UnjudgeableError:
+        except UnplannableError:
             return []
         return undominated(
             option

@@ -1,9 +1,9 @@
 """Summary of the effects of clearing servers on jobs."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from schemas.elastic.outcomes import ServersCleared
-from streams.policies.elastic.job import ElasticJob
+from streams.policies.elastic.elastic_job import ElasticJob
 
 
 class ClearedServers:
@@ -22,23 +22,25 @@ class ClearedServers:
         self._scaled_in: list[str] = []
         self._collateral_gpus = 0
 
-    def note(self, job: ElasticJob, gpus_before: Mapping[str, int]) -> None:
-        """Add a job, after the orders to end its workers on the servers.
+    def note(self, job: ElasticJob, kept_servers: Collection[str]) -> None:
+        """Add a job, before its workers on the servers are ordered to end.
 
         Args:
-            gpus_before: its GPUs by server before.
+            kept_servers: servers on which it keeps workers; none if it is preempted.
         """
-        here = [server for server in gpus_before if server in self._leaving]
-        if any(server in job.members for server in here):
+        here = [server for server in job.members if server in self._leaving]
+        if any(server in kept_servers for server in here):
             return  # it stays until it is over: its servers are not due
         self._servers |= dict.fromkeys(here)
-        if job.members:
+        if kept_servers:
             self._scaled_in.append(job.job.job_id)
             return
         self._preempted.append(job.job.job_id)
         self._preempting |= dict.fromkeys(here)
         self._collateral_gpus += sum(
-            gpus for server, gpus in gpus_before.items() if server not in self._leaving
+            workers * job.workload.gpus_per_worker
+            for server, workers in job.members.items()
+            if server not in self._leaving
         )
 
     def outcome(self, spared_jobs: int) -> ServersCleared:

@@ -20,10 +20,6 @@ ELASTIC = PolicyKind(
         "job.rejected": ("larger_than_the_zone",),
         "event.ignored": ("job_ending",),
     },
-    view="infra.views.elastic.view:ElasticView",
-    virtual_runners={WorkersAssigned.RUNNER: "infra.simulation.elastic.workers:VirtualWorkers"},
-    drawn="infra.workloads.elastic.drawing:draw",
-    figures="infra.figures.elastic.figures:ElasticFigures",
     warm_up="streams.policies.elastic.warm_up:story",
     awaits_kernels="streams.policies.elastic.warm_up:searches",
 )

@@ -8,6 +8,7 @@ from operator import attrgetter
 from schemas.elastic.staffing import ReclaimEffect, TurnGiven, WaitingJob, ZoneStaffed
 from solvers.elastic.lent import Lent, Reclaim, lent_by
 from solvers.elastic.reclaiming import Choice
+from streams.cell.states import Stateful
 from streams.policies.elastic.turns import QueueTurns, Turn
 from streams.policies.elastic.workforce import Workforce
 
@@ -22,21 +23,25 @@ zones."""
 
 
 @dataclass
-class Staffing:
+class Staffing(Stateful):
     """Time of the next report of one zone."""
 
-    has_changed: bool = False
-    """Whether anything has changed since the last report."""
+    has_news: bool = False
+    """Whether there was a round since the last report."""
     next_s: float = 0.0
     """Earliest time of the next report."""
 
     def is_due(self, time_s: float) -> bool:
         """Return whether a report is due."""
-        return self.has_changed and time_s >= self.next_s
+        return self.has_news and time_s >= self.next_s
+
+    def note_round(self) -> None:
+        """Note that a round is made now."""
+        self.has_news = True
 
     def note_report(self, next_s: float) -> None:
         """Note that a report is made now."""
-        self.has_changed, self.next_s = False, next_s
+        self.has_news, self.next_s = False, next_s
 
 
 def staffed(

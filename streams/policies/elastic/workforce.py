@@ -12,9 +12,8 @@ from schemas.facts import NO_FACTS, Fact
 from schemas.fleet import RunProgressed, RunReport
 from solvers.elastic.cluster import Cluster
 from solvers.elastic.demand import WorkerGrant
-from solvers.elastic.lent import hosted_job
 from solvers.elastic.making_room import leave
-from streams.policies.elastic.job import ElasticJob, QueueEntry
+from streams.policies.elastic.elastic_job import ElasticJob, QueueEntry
 from streams.policies.elastic.profiles import ElasticProfiles, KnownSteps, kind_of
 from streams.policies.elastic.sizes import LeastDemand
 from streams.policies.gang.gangs import Cause, Why
@@ -88,12 +87,12 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
         """Number of jobs without workers."""
         return len(self._idle_jobs)
 
-    def end_retries(self) -> bool:
-        """Return whether the delay of some jobs after refused runs has ended since the last check."""
+    def end_retries(self) -> None:
+        """Note the jobs whose delay after a refused run has ended since the last check."""
         over = [job for job in self._retrying if self.jobs[job].retry_s <= self.orders.elapsed_s]
         for job_id in over:
             del self._retrying[job_id]
-        return bool(over)
+        self.has_changed |= bool(over)
 
     def queue(self) -> list[QueueEntry]:
         """Return the entries of live jobs without workers, in the order of their arrival."""
@@ -119,10 +118,6 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
             for server, count in workers.items():
                 placed[server] = placed.get(server, 0) + count
         return placed
-
-    def gpus_of(self, job: ElasticJob) -> dict[str, int]:
-        """Return the GPUs of a job by server."""
-        return {node: count * job.workload.gpus_per_worker for node, count in job.members.items()}
 
     def expected_samples_per_s(self, job: ElasticJob) -> float:
         """Return the expected speed of a job's workers together."""
@@ -179,23 +174,23 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
         )
         self._assign(job, workers, Why(reason, loss_facts if workers < before else NO_FACTS))
 
-    def leave_servers(self, job: ElasticJob, servers: Sequence[str], why: Why[ResizeReason]) -> None:
-        """Resize a running job to its workers outside some servers, if they suffice for its base demand.
-        Otherwise it is preempted, unless the servers are not due.
+    def vacate(self, job: ElasticJob, servers: Sequence[str]) -> None:
+        """Release the room of a running job on some servers; its workers on others suffice for its base
+        demand. `follow_room` resizes it to them.
 
         The workers that it keeps count as its base demand first, in any pool.
         """
         job_id, cluster = job.job.job_id, self.cluster
-        if hosted_job(cluster, job_id).is_preempted_without(servers):
-            if why.by_s is not None:
-                self.return_to_queue(job, Why("preempted", why.facts, why.by_s))
-            return
         for server in servers:
             leave(cluster, job_id, server)
         cluster.drop_fractions(job_id)
         job.pool = cluster.pool_of_workers(job_id, "base") or job.pool
         job.flexible_pool = cluster.pool_of_workers(job_id, "flexible")
-        flexible = cluster.normalised_workers(job_id, "flexible")
+
+    def follow_room(self, job: ElasticJob, why: Why[ResizeReason]) -> None:
+        """Resize a running job to the workers for which it has room, at least its base demand."""
+        self.has_changed = True
+        flexible = self.cluster.normalised_workers(job.job_id, "flexible")
         self._assign(job, job.workload.min_workers + flexible, why)
 
     def _assign(self, job: ElasticJob, workers: int, why: Why[ResizeReason]) -> None:
@@ -319,7 +314,7 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
             self._measure(job, report)
 
     def _measure(self, job: ElasticJob, report: RunProgressed) -> None:
-        """Correct what is expected of a job by a report of its progress."""
+        """Correct the expected speed of a job by a report of its progress."""
         steps, workload = report.measured, job.workload
         measured_per_s = self._by_progress(job, report) if steps is None else steps.samples_per_s
         if measured_per_s is None:
@@ -334,11 +329,11 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
         job.measure(measured_per_s, self.spanning_speed)
         gave_way = job.gives_way
         job.check_promise(measured_per_s / self.speed(job))
-        self.has_changed |= job.gives_way and not gave_way
+        self.has_changed |= is_first or (job.gives_way and not gave_way)
         job.note_deviation(measured_per_s / expected_per_s)
         if not is_first:
             return
-        job.measured_generation, self.has_changed = job.generation, True
+        job.measured_generation = job.generation
         gpus = sum(job.members.values()) * workload.gpus_per_worker
         self._outcomes.add(
             JobProfiled(

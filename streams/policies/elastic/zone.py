@@ -17,10 +17,10 @@ from solvers.elastic.lent import hosted_job, lent_by
 from streams.cell.jobs import Job
 from streams.cell.nodes import NodeChange
 from streams.policies.elastic.clearing import ClearedServers
+from streams.policies.elastic.elastic_job import ElasticJob, QueueEntry
 from streams.policies.elastic.expectation import Expectation
 from streams.policies.elastic.forecast import RoundTimes, forecast
 from streams.policies.elastic.invariants import broken_invariants
-from streams.policies.elastic.job import ElasticJob, QueueEntry
 from streams.policies.elastic.profiles import ElasticProfiles
 from streams.policies.elastic.rounds import Rounds
 from streams.policies.elastic.schemes import choice_of, scheme_of
@@ -131,7 +131,7 @@ class ElasticZone(GangZone[ElasticJob, ResizeReason]):
     def wake(self, time_s: float) -> None:
         self._workforce.time_s = time_s
         super().wake(time_s)
-        self._workforce.has_changed |= self._workforce.end_retries()
+        self._workforce.end_retries()
         if self._leaving:
             self._evict()
         if time_s < self._next_round_s:
@@ -139,7 +139,8 @@ class ElasticZone(GangZone[ElasticJob, ResizeReason]):
         interval_s = self._policy.interval_s
         self._next_round_s = (math.floor(time_s / interval_s) + 1) * interval_s
         if self._workforce.has_changed or self._rounds.has_turns_due:
-            self._workforce.has_changed, self._staffing.has_changed = False, True
+            self._workforce.note_assignment()
+            self._staffing.note_round()
             self._open_and_close(self._leaving_training)
             self._rounds.allocate()
         if self._staffing.is_due(time_s):
@@ -165,17 +166,16 @@ class ElasticZone(GangZone[ElasticJob, ResizeReason]):
             **super().state(),
             "cluster": self._workforce.cluster.state(),
             "next_round_s": self._next_round_s,
-            "changed": self._workforce.has_changed,
             "turns": self._turns.state(),
             "time_s": self._workforce.time_s,
-            "staffing": [self._staffing.has_changed, self._staffing.next_s],
+            "staffing": self._staffing.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._next_round_s, self._workforce.has_changed = state["next_round_s"], state["changed"]
+        self._next_round_s = state["next_round_s"]
         self._turns.restore(state["turns"])
         self._workforce.time_s = state["time_s"]
-        self._staffing.has_changed, self._staffing.next_s = state["staffing"]
+        self._staffing.restore(state["staffing"])
         self._workforce.cluster.restore(state["cluster"])
         super().restore(state)
 
@@ -222,29 +222,37 @@ class ElasticZone(GangZone[ElasticJob, ResizeReason]):
     def _evict(self) -> None:
         """Clear the servers that are to leave. For servers that are not due, no job is preempted."""
         affected: dict[str, list[str]] = {}
-        wanted = self._leaving
-        for node in wanted:
+        leaving, cluster = self._leaving, self._workforce.cluster
+        for node in leaving:
             for job in self._workforce.jobs_on(node):
                 if node in job.members:
                     affected.setdefault(job.job.job_id, []).append(node)
-        before_clearing = len(self._outcomes)
-        cleared = ClearedServers(self._zone.id, wanted)
+        cleared = ClearedServers(self._zone.id, leaving)
+        losses: list[tuple[ElasticJob, Why[ResizeReason]]] = []
         for job_id, nodes in affected.items():
             job = self._workforce.jobs[job_id]
-            due = [node for node in nodes if wanted[node] is not None]
-            if due and hosted_job(self._workforce.cluster, job_id).is_preempted_without(nodes):
+            due, hosted = [node for node in nodes if leaving[node] is not None], hosted_job(cluster, job_id)
+            if due and hosted.is_preempted_without(nodes):
                 nodes = due  # the others are not due
-            dues_s = [due_s for node in nodes if (due_s := wanted[node]) is not None]
-            why = Why[ResizeReason]("servers_reclaimed", {"servers": tuple(nodes)}, min(dues_s, default=None))
-            before = self._workforce.gpus_of(job)
-            self._workforce.leave_servers(job, nodes, why)
-            cleared.note(job, before)
-        if len(self._outcomes) > before_clearing:
-            self._workforce.has_changed = True
-            cluster = self._workforce.cluster
-            lodgers = {job for server in cluster.servers("loaned") for job in cluster.server(server).jobs}
-            spared_jobs = len(lodgers - affected.keys())
-            self._outcomes.insert(before_clearing, cleared.outcome(spared_jobs))
+            is_preempted = hosted.is_preempted_without(nodes)
+            if is_preempted and not due:
+                continue  # it stays until it is over
+            if not is_preempted:
+                self._workforce.vacate(job, nodes)
+            cleared.note(job, () if is_preempted else self._workforce.placed(job))
+            dues_s = [due_s for node in nodes if (due_s := leaving[node]) is not None]
+            reason: ResizeReason = "preempted" if is_preempted else "servers_reclaimed"
+            why = Why(reason, {"servers": tuple(nodes)}, min(dues_s, default=None))
+            losses.append((job, why))
+        if not losses:
+            return
+        borrowing = {job for server in cluster.servers("loaned") for job in cluster.server(server).jobs}
+        self._outcomes.add(cleared.outcome(spared_jobs=len(borrowing - affected.keys())))
+        for job, why in losses:
+            if why.reason == "preempted":
+                self._workforce.return_to_queue(job, why)
+            else:
+                self._workforce.follow_room(job, why)
 
     def _configure(self, context: ZoneContext) -> None:
         self._policy = cast(ElasticPolicy, context.zone.policy)

@@ -22,9 +22,5 @@ EXPERTS = PolicyKind(
         "job.refunded": ("time_over",),
         "event.ignored": ("job_ending", "unusable_report"),
     },
-    virtual_runners={RanksAssigned.RUNNER: "infra.simulation.experts.ranks:VirtualRanks"},
-    drawn="infra.workloads.experts:draw",
-    figures="infra.figures.experts.figures:ExpertsFigures",
-    view="infra.views.experts.view:ExpertsView",
     warm_up="streams.policies.experts.warm_up:story",
 )

@@ -8,17 +8,17 @@ from schemas.experts.reports import ExpertsProfiled, ExpertsRouted, RoutingRepor
 from schemas.experts.settings import ExpertsPolicy
 from schemas.experts.workload import MoeServeWorkload
 from schemas.facts import Facts
-from streams.cell.outcomes import Outcomes
-from streams.policies.experts.job import MoeJob
+from streams.cell.outcomes import OutcomeSink
+from streams.policies.experts.moe_job import MoeJob
 from streams.policies.experts.outcomes import decided, placed
 from streams.policies.experts.popularity import Popularity, rule_of, state_bytes, unusable
-from streams.policies.experts.ranks import Ranks
+from streams.policies.experts.rank_allocation import Ranks
 
 
 class ExpertRouting:
     """Routed tokens and placements of the services of one zone."""
 
-    def __init__(self, policy: ExpertsPolicy, ranks: Ranks, outcomes: Outcomes) -> None:
+    def __init__(self, policy: ExpertsPolicy, ranks: Ranks, outcomes: OutcomeSink) -> None:
         self._ranks = ranks
         self._outcomes = outcomes
         self.rule = rule_of(policy)

@@ -10,11 +10,10 @@ from schemas.experts.settings import ExpertsPolicy
 from schemas.experts.workload import MoeTrainWorkload
 from schemas.fleet import RunReport
 from streams.cell.jobs import Job
-from streams.cell.nodes import NodeChange
 from streams.policies.experts.invariants import broken_invariants
-from streams.policies.experts.job import MoeJob
+from streams.policies.experts.moe_job import MoeJob
 from streams.policies.experts.profiles import ExpertsProfiles
-from streams.policies.experts.ranks import Ranks
+from streams.policies.experts.rank_allocation import Ranks
 from streams.policies.experts.routing import ExpertRouting
 from streams.policies.gang.gangs import Why
 from streams.policies.gang.rigid import RigidZone
@@ -40,18 +39,15 @@ class ExpertsZone(RigidZone[MoeJob, ChangeReason]):
             return self._ranks.profiles.queued(gang.workload, gang.job.user, waiting)
         return QueuedRanks(jobs_waiting=waiting, ranks=gang.workload.ranks)
 
-    def run_changed(self, job: Job, report: RunReport) -> None:
+    def run_changed(self, job: Job, report: RunReport) -> bool:
         gang = self._ranks.jobs[job.job_id]
         if not isinstance(report, RoutingReport):
-            super().run_changed(job, report)
-        elif report.run_id == gang.run_id and report.node in (*gang.working, *gang.leaving):
+            return super().run_changed(job, report)
+        if report.run_id == gang.run_id and report.node in (*gang.working, *gang.leaving):
             self._routing.report(gang, report)
-        else:
-            self._outcomes.add(no_such_run(report))
-
-    def nodes_changed(self, change: NodeChange) -> None:
-        self._ranks.has_changed = True
-        super().nodes_changed(change)
+            return True
+        self._outcomes.add(no_such_run(report))
+        return False
 
     def wake(self, time_s: float) -> None:
         self._ranks.time_s = time_s
@@ -79,14 +75,12 @@ class ExpertsZone(RigidZone[MoeJob, ChangeReason]):
             **super().state(),
             "turns": self._ranks.turns.state(),
             "time_s": self._ranks.time_s,
-            "has_changed": self._ranks.has_changed,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         self._ranks.time_s = state["time_s"]
         super().restore(state)
         self._ranks.turns.restore(state["turns"])
-        self._ranks.has_changed = state["has_changed"]
 
     def _state_of(self, gang: MoeJob) -> Any:
         return gang.to_state()
@@ -100,7 +94,6 @@ class ExpertsZone(RigidZone[MoeJob, ChangeReason]):
         self._ranks.report_interval_s = policy.report_interval_s
         self._ranks.patience_s = policy.patience_s
         self._ranks.profiles = ExpertsProfiles(context)
-        self._ranks.has_changed = True
         self._routing.configure(policy)
 
 

@@ -1,6 +1,7 @@
 """The gangs of a zone: the effects of reports, lost nodes and silence, and the ends of jobs.
 
-A policy decides on which nodes a job has how many processes. Everything after that is common to all policies.
+A policy decides the nodes of a job and its number of processes on each. All that follows is common to all
+policies.
 """
 
 import math
@@ -50,8 +51,16 @@ class Gangs(ABC, Generic[G, R]):
         """Whether an event since the last assignment of nodes could change an assignment."""
 
     def add(self, job: G) -> None:
-        self.jobs[job.job_id] = job
+        self.jobs[job.job_id], self.has_changed = job, True
         self.note(job)
+
+    def note_nodes(self) -> None:
+        """Note that the zone has other nodes, or nodes in other states."""
+        self.has_changed = True
+
+    def note_assignment(self) -> None:
+        """Note that nodes are assigned now, from the present state."""
+        self.has_changed = False
 
     def jobs_on(self, node: str) -> list[G]:
         """Return the jobs with processes on a node, those that are to end included, in the order of their
@@ -70,11 +79,14 @@ class Gangs(ABC, Generic[G, R]):
         job.withdraw()
         self.end(job, self._why(job, "withdrawn"))
 
-    def report(self, job: G, report: RunReport, backs_off: bool = False) -> None:
+    def report(self, job: G, report: RunReport, backs_off: bool = False) -> bool:
         """Apply a report of a node about a run of a job.
 
         Args:
             backs_off: whether the job waits before it is resumed, if the run has failed.
+
+        Returns:
+            whether the job has that run.
         """
         generation, leaving = generation_of(report.run_id), job.leaving.get(report.node)
         is_newest = generation == job.generation
@@ -88,9 +100,11 @@ class Gangs(ABC, Generic[G, R]):
             self._complete(job, report)
         else:
             self._outcomes.add(no_such_run(report))
+            return False
+        return True
 
     def refuse(self, job: G, failed: RunFailed) -> None:
-        """Apply the refusal of a node to begin a run of a job."""
+        """Apply a node's refusal to begin a run of a job."""
         self.report(job, failed, backs_off=True)
 
     def give_up_silent(self) -> None:
@@ -120,8 +134,8 @@ class Gangs(ABC, Generic[G, R]):
         and has no processes left, is over."""
 
     def lose_node(self, change: NodeChange) -> None:
-        """End the runs of a node that is down or has restarted, except those that it continues. It is ordered
-        to end them all the same: a node that was only silent ends them when it is back."""
+        """End the runs of a node that is down or has restarted, except those that it continues. The node is
+        nevertheless ordered to end them: if it was only silent, it ends them when it is back."""
         node, facts = change.node, {"node": change.node, "status": change.status}
         for job in self.jobs_on(node):
             members, runs = self._placement(job)
@@ -153,7 +167,6 @@ class Gangs(ABC, Generic[G, R]):
         return {
             "jobs": {id: job.describe(self.orders.elapsed_s) for id, job in self.jobs.items()},
             "held_bytes": dict(self.room.held),
-            "has_changed": self.has_changed,
         }
 
     def broken_invariants(self) -> Iterator[str]:
@@ -167,7 +180,7 @@ class Gangs(ABC, Generic[G, R]):
                 yield f"job {id} waits for its leader with {list(job.done)} of {list(job.members)} done"
 
     def _placement(self, job: G) -> tuple[Collection[str], Sequence[str]]:
-        """Return the nodes of a job's processes, and the ids of the runs that they are."""
+        """Return the nodes of a job's processes, and the ids of the runs of these processes."""
         return job.members, (job.run_id,)
 
     def _bytes_of(self, job: G) -> int:
@@ -184,7 +197,7 @@ class Gangs(ABC, Generic[G, R]):
         return Why(cast(R, cause), facts)
 
     def _quiet_after_start_s(self, job: G) -> float:  # noqa: ARG002
-        """Return for how long a run may report nothing after its start, besides the timeout."""
+        """Return the time after its start in which a run may be silent, in addition to the timeout (s)."""
         return 0.0
 
     def _begin_generation(
@@ -193,7 +206,7 @@ class Gangs(ABC, Generic[G, R]):
         """Give a job the processes of a new generation, the first of which leads it.
 
         Args:
-            quiet_s: for how long it may report nothing, besides the timeout.
+            quiet_s: time in which it may be silent, in addition to the timeout.
         """
         job.generation, job.members, job.leader = generation, dict(members), next(iter(members))
         job.mark_seen(self.orders.elapsed_s, quiet_s)
@@ -207,7 +220,7 @@ class Gangs(ABC, Generic[G, R]):
         job.progress(samples_done)
 
     def _release_job(self, job: G) -> None:
-        """Release all that a job has except its processes, which end or have ended. Its members are still
+        """Release all resources of a job except its processes, which end or have ended. Its members are still
         set."""
 
     def _release_node(self, job: G, node: str) -> None:

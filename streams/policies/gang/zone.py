@@ -54,26 +54,25 @@ class GangZone(ZonePolicy, Generic[G, R]):
         self._gangs.arrivals += 1
         self._outcomes.add(gang.admitted(self._zone.id, self._admit(gang)))
         self._gangs.add(gang)
-        self._gangs.has_changed = True
 
     def withdrawn(self, job: Job) -> None:
         self._gangs.withdraw(self._gangs.jobs[job.job_id])
 
-    def run_changed(self, job: Job, report: RunReport) -> None:
-        self._gangs.report(self._gangs.jobs[job.job_id], report)
+    def run_changed(self, job: Job, report: RunReport) -> bool:
+        return self._gangs.report(self._gangs.jobs[job.job_id], report)
 
     def run_refused(self, job: Job, failed: RunFailed) -> None:
         self._gangs.refuse(self._gangs.jobs[job.job_id], failed)
 
     def nodes_changed(self, change: NodeChange) -> None:
-        self._gangs.has_changed = True
+        self._gangs.note_nodes()
         if change.status in ("down", "restarted"):
             self._gangs.lose_node(change)
 
     def reconfigured(self, context: ZoneContext) -> None:
         # A node that has joined may be down: its change follows, so nothing begins before the next tick.
         self._configure(context)
-        self._gangs.has_changed = True
+        self._gangs.note_nodes()
 
     def free_to_leave(self, nodes: Sequence[str]) -> list[str]:
         idle = [node for node in nodes if not self._gangs.is_busy(node)]
@@ -104,6 +103,7 @@ class GangZone(ZonePolicy, Generic[G, R]):
             "jobs": [self._state_of(gang) for gang in self._gangs.jobs.values()],
             "arrivals": self._gangs.arrivals,
             "orders": self._gangs.orders.state(),
+            "has_changed": self._gangs.has_changed,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -111,6 +111,7 @@ class GangZone(ZonePolicy, Generic[G, R]):
         self._gangs.orders.restore(state["orders"])
         for packed in state["jobs"]:
             self._gangs.add(self._restored(packed))
+        self._gangs.has_changed = state["has_changed"]
 
     def _gang_of(self, job: Job) -> G:
         """Return the gang of a submitted job."""

@@ -23,7 +23,7 @@ class InferenceZone(ZonePolicy):
     def withdrawn(self, job: Job) -> None:
         raise AssertionError(f"job {job.job_id}: the policy registers no workloads")
 
-    def run_changed(self, job: Job, report: RunReport) -> None:  # noqa: ARG002
+    def run_changed(self, job: Job, report: RunReport) -> bool:  # noqa: ARG002
         raise AssertionError(f"job {job.job_id}: the policy registers no workloads")
 
     def run_refused(self, job: Job, failed: RunFailed) -> None:  # noqa: ARG002

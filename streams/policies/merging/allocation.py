@@ -9,13 +9,13 @@ from schemas.merging.estimates import MergeMode
 from schemas.merging.outcomes import MergeForecast, PlanDecided, TaskChangeReason
 from schemas.merging.problems import MergeSolution, Share
 from schemas.solves import SolveFinished
-from streams.cell.outcomes import Outcomes
-from streams.policies.merging.job import JobMerge, TuningJob
+from streams.cell.outcomes import OutcomeSink
 from streams.policies.merging.kind_of_jobs import KindOfJobs
 from streams.policies.merging.knowledge import Knowledge, TransferForecast
 from streams.policies.merging.library import LibraryAdapter
 from streams.policies.merging.questions import Questions
 from streams.policies.merging.tasks import Tasks
+from streams.policies.merging.tuning_job import JobMerge, TuningJob
 from streams.policies.merging.tuning_task import TuningTask
 from streams.policies.merging.waiting_pairs import is_joint, pair_of
 
@@ -27,7 +27,9 @@ larger plan is dropped, and another plan is requested."""
 class TaskAllocation:
     """Tasks of one zone, changed by plans."""
 
-    def __init__(self, tasks: Tasks, questions: Questions, knowledge: Knowledge, outcomes: Outcomes) -> None:
+    def __init__(
+        self, tasks: Tasks, questions: Questions, knowledge: Knowledge, outcomes: OutcomeSink
+    ) -> None:
         self._tasks = tasks
         self._questions = questions
         self._knowledge = knowledge
@@ -53,7 +55,6 @@ class TaskAllocation:
         kept: set[tuple[str, ...]] = set()
         stopped: dict[str, TuningTask] = {}
         stops, is_whole = 0, not unfit
-        before_changes = len(self._outcomes)
         for task in list(self._tasks.all.values()):
             share = planned.get(task.job_ids)
             if (share is not None and _stays(task, share)) or self._questions.is_kept(task):
@@ -76,8 +77,8 @@ class TaskAllocation:
                 continue
             dropped += not self._begin(share, stopped)
         self._without_gpus(stopped.values(), planned)
-        decided = self._decided(answer, "applied" if planned else "out_of_date", len(planned), dropped)
-        self._outcomes.insert(before_changes, decided)
+        reason = "applied" if planned else "out_of_date"
+        self._outcomes.add(self._decided(answer, reason, len(planned), dropped))
         return is_whole
 
     def prewarm(self, answer: SolveFinished, starts_s: float) -> None:

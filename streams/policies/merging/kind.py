@@ -52,8 +52,4 @@ MERGING = PolicyKind(
             smallest="solvers.merging.estimator:smallest",
         ),
     ),
-    virtual_runners={TaskAssigned.RUNNER: "infra.simulation.merging.tuner:VirtualTuner"},
-    drawn="infra.workloads.merging:draw",
-    figures="infra.figures.merging.figures:MergingFigures",
-    view="infra.views.merging.view:MergingView",
 )

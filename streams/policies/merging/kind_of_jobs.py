@@ -136,6 +136,16 @@ class KindOfJobs:
         unknown."""
         return self.finished_iterations if self.finished else self.iterations
 
+    @property
+    def accuracy_at_end(self) -> float | None:
+        """Mean of the best accuracies of finished jobs; None if unknown."""
+        return self.finished_accuracy if self.finished_accuracies else None
+
+    @property
+    def accuracy_when_watched(self) -> float | None:
+        """Mean of the best accuracies of jobs alone after the watched epochs; None if unknown."""
+        return self.watched_accuracy if self.watched else None
+
     def keep_profile(self, report: TaskProfiled, embedding: Sequence[float]) -> None:
         """Keep a sound profile."""
         self.is_usable = True
@@ -179,7 +189,7 @@ class KindOfJobs:
             accuracy_after_epoch=self.accuracy_after_epoch,
             target_accuracy=self.target_accuracy,
             finished_iterations=self.finished_iterations if self.finished else None,
-            finished_accuracy=self.finished_accuracy if self.finished_accuracies else None,
+            finished_accuracy=self.accuracy_at_end,
         )
 
     def describe(self) -> dict[str, Any]:
@@ -192,7 +202,7 @@ class KindOfJobs:
             "iterations": self.iterations,
             "finished": self.finished,
             "finished_iterations": self.finished_iterations,
-            "finished_accuracy": self.finished_accuracy if self.finished_accuracies else None,
+            "finished_accuracy": self.accuracy_at_end,
             "watched": self.watched,
-            "watched_accuracy": self.watched_accuracy if self.watched else None,
+            "watched_accuracy": self.accuracy_when_watched,
         }

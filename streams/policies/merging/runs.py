@@ -5,6 +5,7 @@ from typing import Any
 
 from schemas.facts import NO_FACTS, Fact
 from schemas.fleet import RunFailed, RunFinished, RunReport
+from schemas.merging.estimates import EstimateSolution
 from schemas.merging.outcomes import ForecastReason
 from schemas.merging.reports import TaskEvaluated, TaskProfiled
 from schemas.merging.settings import STAGES_PER_PIPELINE
@@ -12,8 +13,7 @@ from streams.policies.gang.gangs import Why
 from streams.policies.gang.generation import generation_of
 from streams.policies.gang.turns import UserTurns
 from streams.policies.gpus import Gpus
-from streams.policies.merging.forecasts import Forecasts
-from streams.policies.merging.job import TuningJob
+from streams.policies.merging.duration_forecasts import Forecasts
 from streams.policies.merging.knowledge import Knowledge
 from streams.policies.merging.merge_results import (
     MergeEnd,
@@ -24,6 +24,7 @@ from streams.policies.merging.merge_results import (
 )
 from streams.policies.merging.speeds import Speeds
 from streams.policies.merging.tasks import Tasks
+from streams.policies.merging.tuning_job import TuningJob
 from streams.policies.orders import facts_of_failure
 from streams.policies.policy import ZoneContext
 
@@ -96,6 +97,19 @@ class MergingRuns(Tasks):
             if idle[node] < needed:
                 self.evict(node, {"case": "profile_run", "job_id": job.job_id, "node": node})
 
+    def apply_estimates(self, solution: EstimateSolution) -> None:
+        """Apply a solver's estimates to the jobs of their kinds."""
+        news = self._knowledge.keep_estimates(solution)
+        for job in self.jobs.values():
+            if job.stage != "ready" or job.is_ending or job.kind not in news:
+                continue
+            fault = news[job.kind]
+            job.never_merges = job.never_merges or bool(fault)
+            self._outcomes.add(
+                self.forecasts.decision(job, "unusable_profile" if fault else "estimated", fault)
+            )
+        self.has_changed = True
+
     # Reports
 
     def _report_of_member(self, job: TuningJob, report: RunReport, backs_off: bool) -> None:
@@ -158,7 +172,8 @@ class MergingRuns(Tasks):
         for each in jobs:
             each.never_merges = True
             # In a spatial merge, the partner may gain: its result is not kept.
-            self._report_merge(each, "undone", learns=each is job)
+            compared = kind.accuracy_when_watched if each is job and compares else None
+            self._report_merge(each, "undone", compared, learns=each is job)
             if each in learners:
                 each.discard_progress()
             each.merge = None
@@ -179,7 +194,7 @@ class MergingRuns(Tasks):
         job.progress(report.samples_done)
         job.never_merges = True
         self.return_to_queue(job, Why("undone", shortfall), report.node)
-        self._report_merge(job, "undone")
+        self._report_merge(job, "undone", self._knowledge.kinds[job.kind].accuracy_at_end)
         job.discard_progress()
         job.merge = None
         generation = generation_of(report.run_id)
@@ -190,8 +205,10 @@ class MergingRuns(Tasks):
 
     def _release_ended(self, job: TuningJob) -> None:
         """Keep the results of a job that is over."""
-        if job.merge is not None:
-            self._report_merge(job, "finished" if job.finished is not None else "ended_early")
+        if job.finished is not None:
+            self._report_merge(job, "finished", self._knowledge.kinds[job.kind].accuracy_at_end)
+        else:
+            self._report_merge(job, "ended_early", None)
         is_alone = (job.merge is None or job.merge.is_donor) and not job.is_undone
         if job.finished is not None and is_alone and job.iterations > 0:
             self._knowledge.note_finished(job)
@@ -203,12 +220,15 @@ class MergingRuns(Tasks):
             self.room.add(-self.turns.state_bytes)
             self.turns.keep(())
 
-    def _report_merge(self, job: TuningJob, reason: MergeEnd, learns: bool = True) -> None:
+    def _report_merge(
+        self, job: TuningJob, reason: MergeEnd, accuracy_alone: float | None, learns: bool = True
+    ) -> None:
         merge = job.merge
         if merge is None or merge.is_donor:
             return
         kind = self._knowledge.kinds[job.kind]
-        decision, past = merge_result(self.zone, job, merge, kind, self.forecasts.step_s(job, 1), reason)
+        step_s = self.forecasts.step_s(job, 1)
+        decision, past = merge_result(self.zone, job, merge, kind, step_s, reason, accuracy_alone)
         if reason == "undone":
             self._knowledge.note_lost(job.iterations * job.workload.hyperparameters.batch_size)
         if learns:

@@ -20,6 +20,7 @@ from solvers.merging.lookup_table import (
 )
 from streams.cell.profiles import ZoneProfiles, precision_of
 from streams.cell.readings import Reading, StepSetting
+from streams.cell.states import Stateful
 from streams.policies.merging.kind_of_jobs import KindOfJobs
 
 _FEW = (1, 2, 3)
@@ -65,23 +66,26 @@ class _Shape:
             self.steps.clear()
 
 
-class Speeds:
+@dataclass(init=False, eq=False)
+class Speeds(Stateful):
     """Step times of one zone.
 
     Those that runs measured on the zone's nodes count first, then the step times of its settings, then
     published ones, then those of the first shape that was measured in the zone.
     """
 
+    _reference: ProfileKey | None
+    """Shape that others are composed from where the settings have no step times: the first measured one, no
+    pipeline."""
+    _precision: Precision | None
+    """Precision of the zone's nodes, as they reported it last."""
+
     def __init__(self, profiles: ZoneProfiles) -> None:
         self._profiles = profiles
         self._shapes: dict[str, _Shape] = {}
         """Shapes by kind of jobs: those of equal keys are one."""
         self._by_key: dict[ProfileKey, _Shape] = {}
-        self._reference: ProfileKey | None = None
-        """Shape that others are composed from where the settings have no step times: the first measured one,
-        no pipeline."""
-        self._precision: Precision | None = None
-        """Precision of the zone's nodes, as they reported it last."""
+        self._reference, self._precision = None, None
         self._offline = StepTimeTable()
 
     def configure(self, zone: Zone, gpus: int, per_node: int, policy: MergingPolicy) -> None:
@@ -157,15 +161,8 @@ class Speeds:
             shape.steps[key] = faster_only((size, self._step_s(kind, tables, size)) for size in sizes)
         return shape.steps[key]
 
-    def state(self) -> list[Any]:
-        """Return the state besides the profile store, in types that msgpack writes."""
-        key = self._reference
-        return [None if key is None else key.model_dump_json(), self._precision]
-
-    def restore(self, state: list[Any]) -> None:
-        """Set the state."""
-        key, self._precision = state
-        self._reference = None if key is None else ProfileKey.model_validate_json(key)
+    def restore(self, state: Sequence[Any]) -> None:
+        super().restore(state)
         self._forget_shapes()
 
     def _forget_shapes(self) -> None:

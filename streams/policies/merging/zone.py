@@ -15,11 +15,11 @@ from streams.cell.states import from_state, state_of
 from streams.policies.gang.gpu_zone import GpuZone
 from streams.policies.gpus import Gpus
 from streams.policies.merging.invariants import broken_invariants
-from streams.policies.merging.job import TuningJob
 from streams.policies.merging.knowledge import Knowledge
 from streams.policies.merging.planning import Planning
 from streams.policies.merging.questions import Questions
 from streams.policies.merging.runs import MergingRuns
+from streams.policies.merging.tuning_job import TuningJob
 from streams.policies.merging.tuning_task import TuningTask
 from streams.policies.policy import BrokenPromise, ZoneContext
 
@@ -70,11 +70,12 @@ class MergingZone(GpuZone[TuningJob, TaskChangeReason]):
         super().withdrawn(job)
         self._follow_up()
 
-    def run_changed(self, job: Job, report: RunReport) -> None:
-        super().run_changed(job, report)
+    def run_changed(self, job: Job, report: RunReport) -> bool:
+        has_run = super().run_changed(job, report)
         self._follow_up()
         if report.ends_run:
             self._runs.profile_all()
+        return has_run
 
     def run_refused(self, job: Job, failed: RunFailed) -> None:
         super().run_refused(job, failed)
@@ -159,7 +160,6 @@ class MergingZone(GpuZone[TuningJob, TaskChangeReason]):
             "knowledge": self._knowledge.state(),
             "speeds": self._runs.speeds.state(),
             "planning": self._planning.state(),
-            "has_changed": self._runs.has_changed,
             "turns": self._runs.turns.state(),
             "library": self._runs.library.state(),
         }
@@ -171,7 +171,6 @@ class MergingZone(GpuZone[TuningJob, TaskChangeReason]):
         self._knowledge.restore(state["knowledge"])
         self._runs.speeds.restore(state["speeds"])
         self._planning.restore(state["planning"])
-        self._runs.has_changed = state["has_changed"]
         self._runs.restore_turns(state["turns"])
         self._runs.library.restore(state["library"])
 

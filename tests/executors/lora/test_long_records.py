@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
-from executors.lora.base_model import SharedBase
 from executors.lora.chat import MOST_TURNS, read_messages
 from executors.lora.records import DatasetRecord, LabelledRecords, TextRecord, TextRecords
+from executors.lora.shared_base import SharedBase
 from executors.lora.tokens import CHARACTERS_PER_TOKEN
 from executors.moe.serving.requests import Prompts
 from tests.support.examples import examples

@@ -15,13 +15,14 @@ from transformers import (
     ViTForImageClassification,
 )
 
-from executors.lora.base_model import BaseModelError, SharedBase, load_base
+from executors.lora.base_model import BaseModelError, load_base
 from executors.lora.default_base import (
     BaseNotKeptError,
     Recipe,
     cache_directory,
     default_base_directory,
 )
+from executors.lora.shared_base import SharedBase
 from tests.support.small_disk import small_disk
 
 SMALL = Recipe(

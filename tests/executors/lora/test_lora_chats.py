@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from executors.lora.base_model import SharedBase, load_base
+from executors.lora.base_model import load_base
 from executors.lora.chat import read_messages
 from executors.lora.dataset import DatasetError, DatasetRoot
 from executors.lora.engine import FusedEngine
 from executors.lora.model_kind import records_in
 from executors.lora.records import LabelledRecords, TextRecord, TextRecords, with_columns
+from executors.lora.shared_base import SharedBase
 from schemas.lora import ChatColumns, Columns, Dataset, InstructionColumns, PromptColumns, TextColumns
 from tests.support.examples import examples
 

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from executors.lora.base_model import SharedBase, load_base
+from executors.lora.base_model import load_base
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import FusedEngine
-from executors.lora.task import LLAMA_TARGET_MODULES, LoraTask
+from executors.lora.lora_task import LLAMA_TARGET_MODULES, LoraTask
+from executors.lora.shared_base import SharedBase
 from schemas.cells import BaseDimensions
 from schemas.lora import LoraHyperparameters
 from schemas.lora_commands import MEMORY_TOLERANCE_GIB

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from executors.lora import dataset
-from executors.lora.base_model import SharedBase
 from executors.lora.dataset import (
     Cursor,
     DatasetError,
@@ -33,6 +32,7 @@ from executors.lora.records import (
     TextRecords,
     with_columns,
 )
+from executors.lora.shared_base import SharedBase
 from executors.moe.serving.requests import Prompts
 from schemas.lora import ChatColumns, TextColumns
 from tests.support.examples import examples

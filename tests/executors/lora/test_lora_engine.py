@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from executors.lora.base_model import SharedBase
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import FusedEngine
-from executors.lora.task import LoraTask
+from executors.lora.lora_task import LoraTask
+from executors.lora.shared_base import SharedBase
 
 MakeTask = Callable[..., LoraTask]
 

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from executors.lora.base_model import SharedBase
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import FusedEngine
-from executors.lora.task import LLAMA_TARGET_MODULES, LoraTask
+from executors.lora.lora_task import LLAMA_TARGET_MODULES, LoraTask
+from executors.lora.shared_base import SharedBase
 from schemas.cells import BaseDimensions
 from schemas.lora import LoraHyperparameters
 from solvers.auction.market.demand import least_memory_gib

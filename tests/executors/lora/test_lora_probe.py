@@ -19,18 +19,13 @@ from transformers import (
 )
 
 from executors.lora.adapter import inject
-from executors.lora.base_model import (
-    UNLIMITED_TOKENS,
-    BaseModelError,
-    SharedBase,
-    load_base,
-    longest_sequence_tokens,
-)
+from executors.lora.base_model import BaseModelError, load_base
 from executors.lora.fused_layers import FusedLinear
 from executors.lora.packed_attention import PACKED_ATTENTION, UnknownAttentionArgumentError, packed_attention
 from executors.lora.probe.deviation import UnprovenBaseError
 from executors.lora.probe.passes import in_float32
 from executors.lora.probe.prove import compared_tokens, prove
+from executors.lora.shared_base import UNLIMITED_TOKENS, SharedBase, longest_sequence_tokens
 
 MANY = 20
 """Tokens: the packed batch of the probe has more, and each of its sequences fewer."""

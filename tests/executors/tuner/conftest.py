@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from executors.lora.base_model import SharedBase
+from executors.lora.shared_base import SharedBase
 from executors.tuner.settings import TunerSettings
 from tests.support.executors import write_dataset
 from tests.support.fork_server import start_fork_server
@@ -23,6 +23,8 @@ def tuner_settings(llama_directory: Path, tmp_path_factory: pytest.TempPathFacto
     return TunerSettings(
         base_model_dir=llama_directory,
         dataset_root=datasets,
+        # Evaluations within an epoch depend on the machine's speed: one at the first fraction, and no more.
+        evaluation_share=0.0,
         checkpoint_s=3_600.0,
         checkpoint_wait_s=0.5,
         join_timeout_s=30.0,

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from executors.gang.batches import share
-from executors.lora.base_model import SharedBase
+from executors.lora.shared_base import SharedBase
 from executors.tuner.data import Loader
 from executors.tuner.training import Sample, Trainer
 from schemas.merging.workload import TuningWorkload

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from executors.lora.adapter import initial_parameters
-from executors.lora.base_model import SharedBase
+from executors.lora.shared_base import SharedBase
 from executors.tuner.checkpoints import lora_task
 from executors.tuner.data import annealing_exponent, draw_sources, shares
 from schemas.fleet import RunFinished, RunStarted

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from executors.lora.base_model import SharedBase
 from executors.lora.dataset import DatasetError, DatasetIndex, DatasetRoot, FileIdentity
 from executors.lora.records import RecordForm
+from executors.lora.shared_base import SharedBase
 from executors.tuner.data import Loader, SharedTokenizer
 from executors.tuner.indexing import Indexer, IndexFiles
 from executors.tuner.settings import TunerSettings

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from executors.lora.base_model import SharedBase
+from executors.lora.shared_base import SharedBase
 from executors.tuner.embedding import (
     ParameterGroups,
     embed,

@@ -6,7 +6,7 @@ import pytest
 
 from infra.figures.board import Board
 from infra.figures.summary import summarise
-from streams.cell.cell import LedgerEvent
+from streams.cell.ledger_event import LedgerEvent
 from tests.support.cells import Bench, bid, online, tick
 
 

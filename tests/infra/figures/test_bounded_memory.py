@@ -20,7 +20,7 @@ from schemas.elastic.commands import Member
 from schemas.elastic.outcomes import JobResized, QueuedJob, ResizeReason
 from schemas.fleet import RunFinished, RunStarted
 from schemas.jobs import JobSubmitted
-from streams.cell.cell import LedgerEvent
+from streams.cell.ledger_event import LedgerEvent
 from tests.support.elastic import elastic_cell, submit
 
 KEPT = 100

@@ -14,7 +14,7 @@ from schemas.codec import Decision, Envelope
 from schemas.decisions import JobRefunded
 from schemas.elastic.commands import WorkersAssigned, WorkersReleased
 from schemas.fleet import CommandRefused, NodeOffline, RefusedRun
-from streams.cell.cell import LedgerEvent
+from streams.cell.ledger_event import LedgerEvent
 from tests.support import elastic, moe
 from tests.support.cells import Bench, bid, failed, failed_order, offline, online, refused, tick
 from tests.support.merging_script import Script, share

@@ -8,7 +8,7 @@ from infra.simulation.recording import BEFORE_ALL, LedgerRecording, timed
 from infra.simulation.simulator import sent_at
 from schemas.base import Event
 from schemas.codec import Envelope
-from streams.cell.cell import LedgerEvent
+from streams.cell.ledger_event import LedgerEvent
 from tests.support.cells import (
     EPOCH_S,
     bid,

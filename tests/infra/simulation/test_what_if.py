@@ -20,8 +20,8 @@ from schemas.cells import CellConfigured, Node, ThroughputRow
 from schemas.decisions import JobWithdrawn, NodeStatusChanged
 from schemas.fleet import RunFinished, RunProgressed, RunStarted
 from schemas.lora import Dataset
-from streams.cell.cell import LedgerEvent
-from streams.policies.auction.job import slot_of_run
+from streams.cell.ledger_event import LedgerEvent
+from streams.policies.auction.planned_job import slot_of_run
 from streams.replay.replay import DecisionRecord, verify
 from tests.support.cells import (
     EPOCH_S,

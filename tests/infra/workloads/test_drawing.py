@@ -1,10 +1,10 @@
 """Jobs drawn for the zones of a cell, by the policies that they are under."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from infra.tools import PolicyTools
 from infra.workloads import drawing
 from infra.workloads.drawing import draw_jobs
 from infra.workloads.timed import WorkloadError
@@ -12,7 +12,6 @@ from infra.workloads.trace import TraceError
 from schemas.auction.bids import BidTerms
 from schemas.cells import CellConfigured, ThroughputRow, Zone
 from schemas.elastic.workload import ElasticWorkload
-from schemas.installed import KINDS
 from schemas.jobs import JobSubmitted
 from tests.infra.simulation.elastic.lending import lending_cell
 from tests.support.cells import configuration, zone
@@ -104,7 +103,7 @@ def test_a_cell_that_takes_no_jobs_is_refused():
 
 
 def test_a_policy_that_draws_no_jobs_is_named(monkeypatch):
-    monkeypatch.setattr(drawing, "KINDS", {**KINDS, "elastic": replace(KINDS["elastic"], drawn=None)})
+    monkeypatch.setattr(drawing, "tools_of", lambda _policy: PolicyTools())
     with pytest.raises(WorkloadError, match="under policy elastic, for which no jobs are drawn: give"):
         draw_jobs(ELASTIC, 1)
 

@@ -192,7 +192,7 @@ def test_starts_count_their_bytes(bench: Bench) -> None:
 
 @pytest.mark.parametrize("event", ["submitted", "node", "configuration"])
 def test_events_change_possible_assignments(bench: Bench, event: str) -> None:
-    bench.gangs.has_changed = False
+    bench.gangs.note_assignment()
     match event:
         case "submitted":
             bench.submit("j", 1)
@@ -200,7 +200,7 @@ def test_events_change_possible_assignments(bench: Bench, event: str) -> None:
             bench.zone.nodes_changed(NodeChange("s0", "cordoned"))
         case "configuration":
             bench.zone.reconfigured(bench.context)
-    assert bench.zone.describe()["has_changed"]
+    assert bench.zone.state()["has_changed"]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from schemas.base import Outcome
 from schemas.decisions import JobCompleted
 from schemas.merging.commands import TaskAssigned, TaskReleased
 from schemas.merging.outcomes import MergeEvaluated, PlanDecided, TaskChanged
+from tests.support.merging import withdraw
 from tests.support.merging_script import Script, ending_runs, of, share
 
 
@@ -238,6 +239,62 @@ def test_donor_and_receiver_at_target_are_over(aiming):
     aiming.plan(share("a", "b"))
     assert of(JobCompleted, used_up(aiming, "a", 0.8))
     assert of(JobCompleted, used_up(aiming, "b", 0.9))
+
+
+@pytest.fixture
+def watched_once() -> Script:
+    """Jobs of kind b have an accuracy of 0.6 alone after the one watched epoch, and of 0.9 after all five."""
+    script = Script(watched_epochs=1)
+    script.ready("alone", data="b", epochs=5)
+    script.plan(share("alone"))
+    script.send(script.evaluated("alone", 1.0, 0.6), script.evaluated("alone", 5.0, 0.9))
+    script.send(script.finished("alone", 500))
+    script.ready("a", "b", epochs=5)
+    return script
+
+
+def learned_gain(script: Script) -> float | None:
+    """Return the gain of the only merge in the zone's memory."""
+    (past,) = script.bench.described["knowledge"]["outcomes"]
+    return past["gain"]
+
+
+@pytest.mark.parametrize(("accuracy", "gain"), [(0.6, 0.0), (0.54, -0.1)])
+@pytest.mark.parametrize("mode", ["temporal", "spatial"])
+def test_undone_gain_compares_equal_epochs(watched_once, mode, accuracy, gain):
+    watched_once.plan(share("a", "b", mode=mode))
+    if mode == "temporal":
+        watched_once.send(watched_once.finished("a", 500))
+    evaluated = of(MergeEvaluated, watched_once.send(watched_once.evaluated("b", 1.0, accuracy)))
+    gains = {each.job_id: each.gain for each in evaluated}
+    assert gains["b"] == pytest.approx(gain)
+    assert gains.get("a") is None, "nothing of its kind has run alone"
+    assert learned_gain(watched_once) == gains["b"]
+
+
+def test_gain_undone_by_donor_weights_is_unknown(watched_once):
+    watched_once.plan(share("a", "b"))
+    outcomes = watched_once.send(watched_once.evaluated("b", 1.0, 0.1, phase="donor"))
+    assert [(each.reason, each.gain) for each in of(MergeEvaluated, outcomes)] == [("undone", None)]
+    assert learned_gain(watched_once) is None
+
+
+def test_gain_of_withdrawn_job_is_unknown(watched_once):
+    watched_once.plan(share("a", "b", mode="spatial"))
+    watched_once.send(watched_once.evaluated("b", 1.0, 0.7), withdraw("b"))
+    outcomes = watched_once.end("b", "a", iterations=100)
+    assert [(each.reason, each.gain) for each in of(MergeEvaluated, outcomes)] == [("ended_early", None)]
+
+
+def test_gain_of_missed_target_compares_ends(aiming):
+    aiming.ready("c", data="b", accuracy=0.9)
+    aiming.plan(share("c"))
+    aiming.send(aiming.evaluated("c", 2.0, 0.5))
+    used_up(aiming, "c", 0.9)
+    aiming.plan(share("a", "b", mode="spatial"))
+    aiming.send(aiming.evaluated("b", 2.0, 0.6))
+    (told,) = of(MergeEvaluated, used_up(aiming, "b", 0.81))
+    assert (told.reason, told.gain) == ("undone", pytest.approx(-0.1))
 
 
 @pytest.mark.parametrize("watched", [1, 3])

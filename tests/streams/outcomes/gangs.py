@@ -14,7 +14,8 @@ from schemas.experts.commands import ExpertsPlaced, RanksAssigned, RanksReleased
 from schemas.loans import LoanChanged
 from schemas.merging.commands import ProfileOrdered, TaskAssigned, TaskReleased
 from schemas.merging.outcomes import MergeEvaluated
-from streams.cell.cell import Cell, LedgerEvent
+from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 
 FOLDER = Path(__file__).parent / "histories"
 GANG_POLICIES = (
@@ -25,13 +26,13 @@ GANG_POLICIES = (
 
 
 def gang_table(name: str) -> str:
-    """A line for each start, stop and end of a job, each loan and each judgement, in their order."""
+    """A line for each start, stop and end of a job, each loan and each verdict, in their order."""
     lines = []
     for number, ledger in enumerate(_ledgers(name)):
         cell = Cell("c")
         for event in ledger:
             for decision in cell.handle(event):
-                lines += [f"{number} {decision.time_s} {line}\n" for line in _lines(decision.outcome)]
+                lines += [f"{number} {decision.time_s} {line}\n" for line in outcome_lines(decision.outcome)]
     return "".join(lines)
 
 
@@ -48,7 +49,8 @@ def _ledgers(name: str) -> Iterator[list[LedgerEvent]]:
     yield ledger
 
 
-def _lines(outcome: Outcome) -> Iterator[str]:
+def outcome_lines(outcome: Outcome) -> Iterator[str]:
+    """Yield a line for an outcome that starts, stops or ends a job, or concludes a loan or a merge."""
     match outcome:
         case WorkersAssigned() if _leads(outcome):
             members = ",".join(f"{member.node}x{member.workers}" for member in outcome.members)

@@ -11,7 +11,8 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from executors.lora.base_model import SharedBase, load_base
+from executors.lora.base_model import load_base
+from executors.lora.shared_base import SharedBase
 from executors.tuner.settings import TunerSettings
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
 from schemas.merging.commands import JobOrder

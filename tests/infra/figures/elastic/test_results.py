@@ -11,6 +11,8 @@ from infra.simulation.simulator import Simulation
 from infra.workloads.timed import TimedEvent
 from schemas.base import Event
 from schemas.cells import CellConfigured
+from schemas.decisions import JobCompleted
+from schemas.elastic.outcomes import JobResized
 from schemas.jobs import JobSubmitted
 from tests.infra.simulation.elastic.lending import at, lending_cell, load, offer, reclaim
 from tests.support.boards import board_of
@@ -54,10 +56,18 @@ third as fast (erratum L4), from 120 to 300, when 180 of its samples are done. F
 server; it is charged 63 s and ends at 480 + 63 + 720."""
 
 
+def test_long_job_of_unknown_speed_runs_once():
+    simulation = Simulation(elastic_cell(1), [at(30.0, submit("j", 10 * 3_600.0, samples_per_s=None))])
+    decided = [type(each.outcome) for step in simulation.steps() for each in step.decisions]
+    assert decided.count(JobResized) == 1, "its silent runs would be lost"
+    assert decided.count(JobCompleted) == 1
+
+
 def test_preempted_job_waits_and_pays_for_checkpoint():
     zone = measured(lending_cell(1, 3), *PREEMPTED)
     guest, figures = jobs_of(zone)["guest"], zone.results()
     assert guest["ended_s"] == 480 + 63 + 720
+    assert guest["running_time_error_pct"] == pytest.approx(0.0, abs=1e-9), "no start is running time"
     assert guest["queuing_s"] == 30 + 180
     assert (guest["preemptions"], guest["resizes"], guest["was_on_loaned"]) == (1, 0, True)
     assert figures.queuing.mean_s == (30 + 210) / 2

@@ -17,7 +17,7 @@ from schemas.auction.evidence import ZonePriced
 from schemas.auction.settings import AuctionPolicy, PdftspPolicy
 from schemas.base import HOURS_PER_DAY
 from schemas.clock import ClockTicked
-from streams.cell.cell import LedgerEvent
+from streams.cell.ledger_event import LedgerEvent
 from streams.replay.files import ledger_line
 from tests.support.cells import EPOCH_S, UNIT, Bench, bid, tick, zone
 
