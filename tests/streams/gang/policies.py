@@ -18,6 +18,7 @@ from schemas.kind import Terms, Workload
 from solvers.elastic.cluster import Cluster
 from solvers.elastic.cluster_parts import Kind
 from solvers.elastic.demand import WorkerGrant
+from solvers.elastic.lent import hosted_job
 from streams.cell.jobs import Job
 from streams.cell.layout import Layout
 from streams.cell.live_bytes import LiveBytes
@@ -382,12 +383,15 @@ class Elastic(Policy):
         return "scaled_out" if more > fewer else "scaled_in" if more < fewer else "moved"
 
     def _leave_server(self, rng: random.Random, job: Any) -> str | None:
-        before, by_s = job.generation, rng.choice([None, 1e6])
-        self.gangs.leave_servers(job, [rng.choice([*job.members])], Why("servers_reclaimed", NO_FACTS, by_s))
-        if not job.members:
-            assert by_s is not None
-            return "preempted"
-        return "servers_reclaimed" if job.generation > before else None
+        by_s, servers = rng.choice([None, 1e6]), [rng.choice([*job.members])]
+        if not hosted_job(self.gangs.cluster, job.job_id).is_preempted_without(servers):
+            self.gangs.vacate(job, servers)
+            self.gangs.follow_room(job, Why("servers_reclaimed", NO_FACTS, by_s))
+            return "servers_reclaimed"
+        if by_s is None:
+            return None  # it stays until it is over
+        self.gangs.return_to_queue(job, Why("preempted", NO_FACTS, by_s))
+        return "preempted"
 
     def width_before(self, outcome: Any) -> int | None:
         return outcome.workers_before if isinstance(outcome, JobResized) else None
