@@ -439,13 +439,13 @@ def _envelope(
         time = _attribute({"time": "", **attributes}, "time", least_length=0)
         if type(written) is model:
             return Envelope(id, source, time, written, value), True
-        event, canonical, is_canonical = _decoded(model, value)
+        event, canonical, is_canonical = parse_event(model, value)
     except ValidationError as error:
         raise InvalidRecordError(f"{kind}: {describe(error)}") from None
     return Envelope(id, source, time, event, canonical), is_canonical
 
 
-def _decoded(model: type[Event], value: bytes) -> tuple[Event, bytes, bool]:
+def parse_event(model: type[Event], value: bytes) -> tuple[Event, bytes, bool]:
     """Return an event, its canonical JSON, and whether `value` is canonical in this version of the model or
     in an earlier one that lacked fields."""
     event = model.model_validate_json(value)

@@ -198,7 +198,7 @@ def sentence_of(
     if isinstance(because := facts.get("because"), str):
         inner = {name: fact for name, fact in facts.items() if name not in ("because", "case")}
         values["because"] = sentence_of(because, inner, policy=policy) or because
-    for text in _formats(policy).get(key, ()):
+    for text in formats_of(policy).get(key, ()):
         if _names(text) <= values.keys():
             return _FORMATTER.vformat(text, (), values)
     return listed(facts)
@@ -230,7 +230,7 @@ _FORMATTER = _Formatter()
 
 
 @cache
-def _formats(policy: str | None) -> Mapping[str, tuple[str, ...]]:
+def formats_of(policy: str | None) -> Mapping[str, tuple[str, ...]]:
     """Return the formats of every key, those of a policy first; those of all policies if it is unknown."""
     views = policy_views() if policy is None else view_of(policy)
     found: dict[str, tuple[str, ...]] = {}

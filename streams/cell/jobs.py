@@ -135,7 +135,7 @@ class JobRegister:
         """
         self.live: dict[str, Job] = {}
         """By id, in the order of their submission."""
-        self._live_bytes = live_bytes
+        self.live_bytes = live_bytes
         half = -(-window // 2)
         self._won = RecentIds(half, half)
         self._lost = RecentIds(half, -(-half // _WRITERS_AT_LEAST))
@@ -147,12 +147,12 @@ class JobRegister:
 
     def no_room_for(self, job: Job) -> Refusal:
         """Return why the cell cannot keep one job more; None if it can."""
-        return self._live_bytes.refuse_growth(job.state_bytes)
+        return self.live_bytes.refuse_growth(job.state_bytes)
 
     def add(self, job: Job) -> None:
         """Keep a new job, of an unused id."""
         self.live[job.job_id] = job
-        self._live_bytes.add(job.state_bytes)
+        self.live_bytes.add(job.state_bytes)
 
     def keep_id(self, job: Job) -> None:
         """Keep the id of a job after its submission: for its user if it was rejected at once, for all
@@ -169,7 +169,7 @@ class JobRegister:
         if outcome.STATE == "admitted":
             self.live[outcome.job_id].admit()
         else:
-            self._live_bytes.add(-self.live.pop(outcome.job_id).state_bytes)
+            self.live_bytes.add(-self.live.pop(outcome.job_id).state_bytes)
 
     def state(self) -> dict[str, Any]:
         """Return everything, in types that msgpack writes."""

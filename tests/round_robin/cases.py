@@ -106,7 +106,7 @@ def test_unsupported_job_is_rejected_by_name(bench: Bench, changes: dict[str, An
 
 
 def test_full_cell_rejects_until_job_ends(bench: Bench) -> None:
-    live = bench.cell.zones["z"]._live
+    live = bench.cell.jobs.live_bytes
     limit = bench.cell.configuration.live_jobs_bytes
     bench.send(submitted("a"))
     live.add(limit * 7 // 8 - live.total)

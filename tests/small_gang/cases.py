@@ -46,7 +46,7 @@ POLICY = LinePolicy()
 class RestoredBench(Bench):
     """Checks the invariants after each event, and restores the cell."""
 
-    def _handle(self, entry: LedgerEvent) -> list[Decision]:
+    def handle_entry(self, entry: LedgerEvent) -> list[Decision]:
         decisions = self.cell.handle(entry)
         assert list(self.cell.broken_invariants()) == []
         self.cell = Cell.restore(self.cell.snapshot())

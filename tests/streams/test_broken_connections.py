@@ -48,7 +48,7 @@ def test_broken_connection_raises_error_of_aiokafka() -> None:
 
 def test_uncorrected_library_keeps_broken_connection() -> None:
     # If this fails, aiokafka or uvloop has mended it, and the module can go.
-    assert send_after_the_transport_closed(corrections._send) == ["RuntimeError", "open"]
+    assert send_after_the_transport_closed(corrections.send_of_library) == ["RuntimeError", "open"]
 
 
 def test_closed_connection_is_refused_as_before() -> None:

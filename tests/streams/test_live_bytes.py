@@ -227,7 +227,7 @@ def test_waiting_bids_of_user_are_limited(waiting: Bench) -> None:
     assert quoted.reason == "cell_full"
     assert waiting.send(ask(**task))[0].reason == "plan_found"
     assert waiting.send(largest_bid(rng, "other")) == [], "it waits"
-    (withdrawn,) = waiting.send(withdraw(next(iter(waiting.zone.admission._waiting)), "flood"))
+    (withdrawn,) = waiting.send(withdraw(next(iter(waiting.zone.admission.describe()["jobs"])), "flood"))
     assert withdrawn.returned_micros == 0
     assert waiting.send(largest_bid(rng, "flood")) == []
     check_live_bytes(waiting.cell)

@@ -363,7 +363,7 @@ POLICIES = (*MARKETS, "titan", "loans", "elastic", "merging", "experts")
 def test_mutated_event_raises_nothing_and_stays_bounded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutator = Mutator(name, MUTANTS // len(POLICIES))
     for bench in (Bench, TwinBench):
-        monkeypatch.setattr(bench, "_handle", lambda bench, entry: mutator.handle(bench, entry))
+        monkeypatch.setattr(bench, "handle_entry", lambda bench, entry: mutator.handle(bench, entry))
     play(name, mutator)
     assert not mutator.faults, mutator.faults[0]
     assert not mutator.slow, max(mutator.slow, key=lambda slow: slow[0])

@@ -76,5 +76,5 @@ class Repeater:
 def test_a_repeated_record_has_one_small_answer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     repeater = Repeater(name)
     for bench in (Bench, TwinBench):
-        monkeypatch.setattr(bench, "_handle", lambda bench, entry: repeater.handle(bench, entry))
+        monkeypatch.setattr(bench, "handle_entry", lambda bench, entry: repeater.handle(bench, entry))
     play(name, repeater)  # type: ignore[arg-type]

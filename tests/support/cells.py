@@ -289,7 +289,7 @@ class Bench:
             offset = len(self.ledger)
             entry = LedgerEvent(offset, Envelope(f"e{offset}", "test", "", event))
             self.ledger.append(entry)
-            decided = self._handle(entry)
+            decided = self.handle_entry(entry)
             self.decisions += decided
             outcomes += [decision.outcome for decision in decided]
         return outcomes
@@ -312,12 +312,12 @@ class Bench:
         """States of all jobs of zone "z", with their ids."""
         return [{"job_id": job_id, **job} for job_id, job in self.described["jobs"].items()]
 
-    def _handle(self, entry: LedgerEvent) -> list[Decision]:
+    def handle_entry(self, entry: LedgerEvent) -> list[Decision]:
         return self.cell.handle(entry)
 
 
 class CheckedBench(Bench):
     """A bench that checks the invariants after every event."""
 
-    def _handle(self, entry: LedgerEvent) -> list[Decision]:
+    def handle_entry(self, entry: LedgerEvent) -> list[Decision]:
         return handle_checked(self.cell, entry)

@@ -5,5 +5,4 @@ from streams.cell.state_machine import Cell
 
 def limit_room(cell: Cell, limit_bytes: int) -> None:
     """Limit the live jobs of a cell to some bytes of a snapshot, until it is reconfigured."""
-    assert cell._configured is not None
-    cell._configured._zones._live.limit(limit_bytes)
+    cell.jobs.live_bytes.limit(limit_bytes)

@@ -26,7 +26,7 @@ class TwinBench(Bench):
         """Return what the zone keeps of live jobs, and the bytes that the cell counts for it."""
         raise NotImplementedError
 
-    def _handle(self, entry: LedgerEvent) -> list[Decision]:
+    def handle_entry(self, entry: LedgerEvent) -> list[Decision]:
         decisions = self.cell.handle(entry)
         check_sentences(decisions)
         assert self.twin.handle(entry) == decisions

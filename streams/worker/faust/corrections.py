@@ -18,7 +18,7 @@ from aiokafka.record.util import decode_varint
 
 from streams.worker.intake import MAX_KEPT_HEADERS
 
-_send = AIOKafkaConnection.send
+send_of_library = AIOKafkaConnection.send
 
 
 _FIRST_MAGIC_WITH_HEADERS = 2
@@ -50,7 +50,7 @@ def send(connection: AIOKafkaConnection, request: Any, expect_response: bool = T
         KafkaConnectionError: the connection is closed, or breaks with this.
     """
     try:
-        return _send(connection, request, expect_response)
+        return send_of_library(connection, request, expect_response)
     except RuntimeError as error:
         connection.close(reason=CloseReason.CONNECTION_BROKEN, exc=error)
         raise KafkaConnectionError(

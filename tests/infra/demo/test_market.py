@@ -110,6 +110,6 @@ def test_refund_of_first_job_ends_demo(play: Play) -> None:
 
 
 def test_long_silence_ends_demo_naming_awaited_event(play: Play) -> None:
-    play.log._coming.clear()
+    play.log.coming.clear()
     with pytest.raises(CommandError, match="nothing has happened for 300 s: waiting for"):
         play.run()

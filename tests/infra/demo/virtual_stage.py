@@ -47,13 +47,13 @@ class VirtualLog:
     boards: Boards = field(default_factory=Boards)
     sent: list[Event] = field(default_factory=list)
     """Events that the demo has sent."""
-    _coming: list[tuple[float, Event]] = field(default_factory=list)
+    coming: list[tuple[float, Event]] = field(default_factory=list)
     _done: dict[str, int] = field(default_factory=dict)
     _next_tick_s: float = EPOCH_S
 
     def __post_init__(self) -> None:
         self.bench = Bench(Cell(self.cell.cell))
-        self._coming = [(EPOCH_S, self.cell), *((EPOCH_S + 3.0, self._online(node)) for node in self.nodes)]
+        self.coming = [(EPOCH_S, self.cell), *((EPOCH_S + 3.0, self._online(node)) for node in self.nodes)]
         self.poll(0.0)
 
     @property
@@ -62,25 +62,23 @@ class VirtualLog:
 
     def publish(self, event: Event) -> None:
         self.sent.append(event)
-        self._coming.append((self.clock.now_s, event))
+        self.coming.append((self.clock.now_s, event))
 
     def kill(self, node: str) -> None:
         """Nothing more comes from its executor until it has started again."""
-        self._coming = [
-            (due_s, event) for due_s, event in self._coming if getattr(event, "node", None) != node
-        ]
-        self._coming.append((self.clock.now_s + RESTART_S, self._online(node)))
+        self.coming = [(due_s, event) for due_s, event in self.coming if getattr(event, "node", None) != node]
+        self.coming.append((self.clock.now_s + RESTART_S, self._online(node)))
 
     def poll(self, timeout_s: float) -> list[Envelope | Decision]:
         self.clock.now_s += timeout_s
         while self._next_tick_s <= self.clock.now_s:
             tick = ClockTicked(cell=self.cell.cell, time_s=self._next_tick_s)
-            self._coming.append((self._next_tick_s, tick))
+            self.coming.append((self._next_tick_s, tick))
             self._next_tick_s += 1.0
         records: list[Envelope | Decision] = []
-        while due := [each for each in self._coming if each[0] <= self.clock.now_s]:
+        while due := [each for each in self.coming if each[0] <= self.clock.now_s]:
             first = min(due, key=lambda each: each[0])
-            self._coming.remove(first)
+            self.coming.remove(first)
             records += self._fold(first[1])
         return records
 
@@ -106,7 +104,7 @@ class VirtualLog:
                 "job_id": order.job_id,
             }
             done = min(order.resume_samples + order.quota_samples, order.work_samples)
-            self._coming.append((at_s, RunStarted(samples_done=order.resume_samples, **named)))
+            self.coming.append((at_s, RunStarted(samples_done=order.resume_samples, **named)))
             took_s = (done - order.resume_samples) / self.samples_per_s * self.slowdown(order)
             half = (order.resume_samples + done) // 2
             for part_s, samples, is_end in ((took_s / 2, half, False), (took_s, done, True)):
@@ -117,7 +115,7 @@ class VirtualLog:
                     report = RunFinished(
                         samples_done=done, loss=0.5, adapter_path="a", adapter_digest="0" * 64, **named
                     )
-                self._coming.append((at_s + part_s, report))
+                self.coming.append((at_s + part_s, report))
             at_s += took_s
 
     def _online(self, node: str) -> NodeOnline:

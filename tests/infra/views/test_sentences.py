@@ -27,12 +27,12 @@ TEXTS = {"elastic": "{size} elastic workers", "experts": "{size} ranks"}
 @pytest.fixture
 def one_reason(monkeypatch: pytest.MonkeyPatch) -> Iterator[JobRejected]:
     """A rejection for which two policies have sentences of the same facts."""
-    sentences._formats.cache_clear()
+    sentences.formats_of.cache_clear()
     for policy, text in TEXTS.items():
         (view,) = view_of(policy)
         monkeypatch.setattr(view, "sentences", {REASON: text})
     yield JobRejected(job_id="j", user="u", zone="z", reason=REASON, facts={"size": 3})
-    sentences._formats.cache_clear()
+    sentences.formats_of.cache_clear()
 
 
 def test_two_policies_have_two_sentences(one_reason: JobRejected) -> None:
@@ -50,10 +50,10 @@ def test_a_decision_of_a_policy_has_its_sentence(monkeypatch: pytest.MonkeyPatch
     changed = RanksChanged(
         zone="z", job_id="j", generation=1, reason="preempted", members=(), facts={"node": "n"}
     )
-    sentences._formats.cache_clear()
+    sentences.formats_of.cache_clear()
     monkeypatch.setattr(view_of("elastic")[0], "sentences", {"preempted": "workers on {node}"})
     assert sentence(changed) == "node n is to leave"
-    sentences._formats.cache_clear()
+    sentences.formats_of.cache_clear()
 
 
 @pytest.mark.parametrize("change", [change for change, _ in REFUSED.values()], ids=REFUSED.keys())

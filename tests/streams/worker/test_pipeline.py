@@ -28,13 +28,13 @@ JOBS_TOPIC = topic_name(PREFIX, JOBS)
 @pytest.fixture
 def parses(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Number of times that bytes became an event, by type."""
-    counts, decoded = Counter[str](), codec._decoded
+    counts, decoded = Counter[str](), codec.parse_event
 
     def count(model: type[Event], value: bytes) -> Any:
         counts[model.TYPE] += 1
         return decoded(model, value)
 
-    monkeypatch.setattr(codec, "_decoded", count)
+    monkeypatch.setattr(codec, "parse_event", count)
     return counts
 
 
