@@ -17,7 +17,7 @@ from bench.goals import missed
 from bench.headline import PUBLISHED, headlines, publish, run_short, table_rows, write_into_documents
 from bench.headline import table as markdown
 from bench.kept import KeptFigures
-from bench.report import dumps, kept_figures, locked_folder, report, write_artefacts
+from bench.output import dumps, kept_figures, locked_folder, report, write_artefacts
 from bench.suite import SUITES, SuitePart, SuiteRun
 from infra.commands.options import Seed, bounded
 from infra.commands.output import console as standard_output

@@ -30,7 +30,7 @@ class Plausibility:
         found = []
         if self.expected is not None and not self.expected[0] <= value <= self.expected[1]:
             low, high = self.expected
-            found.append(f"{name} is {value:g} {unit}, expected from {low:g} to {high:g}: look why")
+            found.append(f"{name} is {value:g} {unit}: implausible, expected {low:g} to {high:g}")
         if measured.runs < self.runs:
             found.append(f"{name} rests on {measured.runs} sample runs, needs {self.runs}")
         return found
@@ -52,8 +52,8 @@ class Goal:
     full: Plausibility = Plausibility()
     """Conditions for the figure of the full form, in addition to the goal."""
     quick: Plausibility | None = None
-    """Conditions for the figure of the quick form, in place of the goal, where small sizes show little of it.
-    If None, only the goal applies to the quick form."""
+    """Conditions that replace the goal in the quick form, for figures that need large sizes. If None, the
+    goal applies to the quick form too."""
 
     def met(self, value: float, margin: float = 0.0) -> bool:
         """Return whether a value reaches the goal within a margin, a share of it; a value that is not finite
@@ -111,7 +111,7 @@ def missed(
     expected_figures = goals(bench)
     seen = {measured.name for measured in measurements}
     absent = [
-        f"{name} is missing: {goal.part} ran and did not bring it"
+        f"{name} is missing from the results of {goal.part}"
         for name, goal in expected_figures.items()
         if goal.part in parts and name not in seen
     ]

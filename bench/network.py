@@ -1,7 +1,7 @@
 """A real network: processes, one per rank, in network namespaces joined by rate-limited links.
 
-Each rank has a namespace with one link to a bridge, which is in a namespace of its own, and a token bucket at
-both ends of the link: one limit out of the rank, and one into it, as on a full-duplex port of a switch. All
+Each rank has a namespace with one link to a bridge; the bridge has a namespace of its own. A token bucket at
+each end of the link limits the traffic out of the rank and into it, as on a full-duplex port of a switch. All
 interfaces are inside the namespaces, so that they are removed with them, and the machine's own network is
 unchanged. A rank runs a function; its arguments and results are JSON.
 """

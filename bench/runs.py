@@ -155,10 +155,10 @@ class Runs(Generic[TrialT, OutcomeT]):
         for is_alone in (True, False):
             pending = self.missing(trial for trial in requested if trial.alone or not is_alone)
             made_alone = is_alone or (jobs == 1 and not self._experiment.own_process)
-            for trial, outcome, took_s in self._made(pending, 1 if is_alone else jobs, is_alone):
+            for trial, outcome, duration_s in self._made(pending, 1 if is_alone else jobs, is_alone):
                 self.keep(trial, outcome, made_alone)
                 done += 1
-                console.print(f"{done} of {due}, {took_s:.1f} s: {trial}", markup=False)
+                console.print(f"{done} of {due}, {duration_s:.1f} s: {trial}", markup=False)
 
     def _made(
         self, trials: Sequence[TrialT], at_once: int, is_alone: bool

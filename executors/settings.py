@@ -12,7 +12,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from executors.devices import Device
 from executors.node.runner import UnfitError
 from schemas.kafka_connection import ENVIRONMENT_PREFIX
-from schemas.services import SHORTEST_S, Host
+from schemas.service_base import SHORTEST_S, Host
 
 
 class RunnerSettings(BaseSettings):

@@ -16,7 +16,7 @@ from infra.kafka.settings import BrokerSettings, broker_settings
 from infra.kafka.storage import DataDirectory
 from schemas.errors import require_extra
 from schemas.kafka_connection import KafkaConnection, KafkaSettings
-from schemas.services import described_fault
+from schemas.service_base import described_fault
 from streams.kafka.administration import Administration
 from streams.kafka.faults import BrokerError, UnansweredError
 
@@ -29,8 +29,8 @@ class RunningBroker:
 
     bootstrap_servers: str
     connection: Callable[[Principal], KafkaConnection]
-    """Returns the connection of a principal. A user's cluster has one for all principals, from the
-    environment; an open broker has one without authentication."""
+    """Returns the connection of a principal. A user's cluster has the same connection for all principals,
+    from the environment. An open broker has no authentication."""
     credentials: Credentials | None = None
     """Passwords of a secured local broker."""
     keep_running: Callable[[], bool] = lambda: False
@@ -84,7 +84,7 @@ def _named_cluster(settings: BrokerSettings, bootstrap_servers: str) -> RunningB
 
 
 def _lasting_broker(stack: ExitStack, settings: BrokerSettings) -> RunningBroker:
-    """Start the kind of broker that wrote the present data: any other would start without it."""
+    """Start the kind of broker that wrote the present data. Another kind would start without the data."""
     data = DataDirectory(settings.broker_data_dir)
     local = _local_broker(settings, data.path)
     docker = _lasting_docker_broker(settings, data)

@@ -33,13 +33,13 @@ COMMANDS: MappingProxyType[str, str] = MappingProxyType(
         "withdraw": "infra.commands.asking:withdraw",
         "watch": "infra.commands.watch:watch",
         "explain": "infra.commands.explain:explain",
-        "state": "infra.commands.state:state",
+        "state": "infra.commands.described_state:state",
         "transfers": "infra.commands.transfers:transfers",
         "prices": "infra.commands.prices:prices",
         "quote": "infra.commands.asking:quote",
         "vendor-quote": "infra.commands.asking:vendor_quote",
-        "vendor": "infra.commands.vendor:vendor",
-        "profile": "infra.commands.profile:profile",
+        "vendor": "infra.commands.vendor_service:vendor",
+        "profile": "infra.commands.profile_steps:profile",
         "replay": "infra.commands.replay:replay",
         "simulate": "infra.commands.simulate:simulate",
         "forecast": "infra.commands.forecast:forecast",
@@ -47,10 +47,10 @@ COMMANDS: MappingProxyType[str, str] = MappingProxyType(
         "zone": "infra.commands.nodes:zone",
         "topics": "infra.commands.topics:app",
         "schemas": "infra.commands.documents:app",
-        "worker": "infra.commands.services:worker",
-        "executor": "infra.commands.services:executor",
-        "solver": "infra.commands.services:solver",
-        "clock": "infra.commands.services:clock",
+        "worker": "infra.commands.foreground:worker",
+        "executor": "infra.commands.foreground:executor",
+        "solver": "infra.commands.foreground:solver",
+        "clock": "infra.commands.foreground:clock",
         "lender": "infra.commands.lender:lender",
         "load": "infra.commands.lender:load",
         "bench": "bench.cli:bench",
@@ -77,8 +77,8 @@ def summary(place: str) -> str:
             case ast.FunctionDef(name=name) if name == attribute:
                 return (ast.get_docstring(node) or "").partition("\n")[0]
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as typer_app) if name == attribute:
-                (says,) = (each.value for each in typer_app.keywords if each.arg == "help")
-                return str(ast.literal_eval(says))
+                (help_text,) = (each.value for each in typer_app.keywords if each.arg == "help")
+                return str(ast.literal_eval(help_text))
     raise LookupError(f"{place} is not a command")
 
 

@@ -1,4 +1,4 @@
-"""Lines about the progress of a command, and about what it waits for."""
+"""Lines about the progress of a command and the events that it waits for."""
 
 import textwrap
 import threading
@@ -25,8 +25,8 @@ _REFRESHES_PER_S = 4
 
 
 class Progress:
-    """Lines on a console. What is awaited is shown below them on a terminal, and now and then as a line of
-    its own in a file. Text from other users is escaped by `plain`."""
+    """Lines on a console. On a terminal, the awaited event is shown below them; in a file, it gets a line at
+    intervals. Text from other users is escaped by `plain`."""
 
     def __init__(
         self, console: Console, *, timed: bool = False, clock: Callable[[], float] = time.monotonic
@@ -42,7 +42,7 @@ class Progress:
         self._width = (console.width - 1) if console.is_terminal else _FILE_WIDTH
 
     def show(self, line: str) -> None:
-        """Show a line, broken where it is wider than the console."""
+        """Show a line, wrapped at the width of the console."""
         prefix = f"{self._clock() - self._start_s:6.1f} s  " if self._timed else ""
         lines = textwrap.wrap(
             prefix + plain(line),
@@ -54,12 +54,12 @@ class Progress:
         self._console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
     def command(self, line: str) -> None:
-        """Show a line that is to be copied: indented, and not broken."""
+        """Show a line that is to be copied: indented, and not wrapped."""
         self._console.print(f"  {plain(line)}", markup=False, highlight=False, soft_wrap=True)
 
     @property
     def awaited(self) -> str:
-        """Text about what is awaited; empty for nothing."""
+        """Text about the awaited event; empty without one."""
         return self._awaited
 
     def awaits(self, what: str = "", part: float | None = None) -> None:
@@ -79,7 +79,7 @@ class Progress:
 
     @contextmanager
     def shown(self) -> Iterator[Self]:
-        """Show what is awaited within the block."""
+        """Show the awaited event within the block."""
         _shown.append(self)
         try:
             with self._standing_below() if self._console.is_terminal else self._reminding():

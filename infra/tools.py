@@ -61,13 +61,13 @@ _AUCTION = PolicyTools(
 TOOLS: Mapping[str, PolicyTools] = {
     **dict.fromkeys(("auction", "pdftsp", "eft", "ntm", "fixed_price", "titan"), _AUCTION),
     "elastic": PolicyTools(
-        virtual_runners={WorkersAssigned.RUNNER: "infra.simulation.elastic.workers:VirtualWorkers"},
+        virtual_runners={WorkersAssigned.RUNNER: "infra.simulation.elastic.virtual_workers:VirtualWorkers"},
         drawn="infra.workloads.elastic.drawing:draw",
         figures="infra.figures.elastic.figures:ElasticFigures",
         view="infra.views.elastic.view:ElasticView",
     ),
     "experts": PolicyTools(
-        virtual_runners={RanksAssigned.RUNNER: "infra.simulation.experts.ranks:VirtualRanks"},
+        virtual_runners={RanksAssigned.RUNNER: "infra.simulation.experts.virtual_ranks:VirtualRanks"},
         drawn="infra.workloads.experts:draw",
         figures="infra.figures.experts.figures:ExpertsFigures",
         view="infra.views.experts.view:ExpertsView",

@@ -183,7 +183,7 @@ def ensure_topics(
 ) -> None:
     """Create the topics that are missing, and return when each exists as specified.
 
-    Nothing is created when one of those that exist differs, and none is ever changed.
+    If an existing topic differs, no topic is created. Existing topics are never changed.
 
     Raises:
         TopicError: a topic differs from its specification, or the broker refuses to create one.
@@ -235,10 +235,10 @@ def _refuse_differences(
     existing = [spec for spec in specs if spec.name in found]
     configs = admin.configs([spec.name for spec in existing])
     differences = [
-        f"{spec.name}: {setting} is {present}, expected {wanted}"
+        f"{spec.name}: {setting} is {present}, expected {expected}"
         for spec in existing
-        for setting, present, wanted in _compare(spec, found[spec.name], configs[spec.name])
-        if present != wanted
+        for setting, present, expected in _compare(spec, found[spec.name], configs[spec.name])
+        if present != expected
     ]
     if differences:
         raise TopicError(
@@ -251,5 +251,5 @@ def _compare(
     spec: TopicSpec, found: TopicMetadata, config: Mapping[str, str]
 ) -> Iterable[tuple[str, str, str]]:
     yield "partitions", str(len(found.partitions)), str(spec.partitions)
-    for setting, wanted in spec.config().items():
-        yield setting, config[setting], wanted
+    for setting, expected in spec.config().items():
+        yield setting, config[setting], expected

@@ -18,7 +18,7 @@ from schemas.topics import (
     TOPIC_HEADER,
     VALUE_BYTES_HEADER,
 )
-from schemas.views import JobState, ZoneState
+from schemas.view_records import JobState, ZoneState
 
 ASYNCAPI_VERSION = "3.0.0"
 KAFKA_BINDING_VERSION = "0.5.0"

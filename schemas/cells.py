@@ -368,19 +368,19 @@ class CellConfigured(Event):
                 most_node_slots=MAX_NODE_SLOTS,
                 zone=largest.id,
             )
-        remembered = 2 * self.duplicate_window_events
-        if remembered > MAX_KEPT_IDS:
+        kept = 2 * self.duplicate_window_events
+        if kept > MAX_KEPT_IDS:
             raise _fault(
                 "window_too_large",
                 f"cell {self.cell}: duplicate_window_events {self.duplicate_window_events}, of events and of "
-                f"jobs, is {remembered} ids, at most {MAX_KEPT_IDS} are held",
-                remembered_ids=remembered,
+                f"jobs, is {kept} ids, at most {MAX_KEPT_IDS} are held",
+                remembered_ids=kept,
                 most_remembered_ids=MAX_KEPT_IDS,
             )
         if self.live_jobs_bytes < LEAST_LIVE_JOBS_BYTES:
             raise _fault(
                 "no_room_for_live_jobs",
-                f"cell {self.cell}: {node_slots} node-slots, {remembered} ids, {len(self.zones)} zones and "
+                f"cell {self.cell}: {node_slots} node-slots, {kept} ids, {len(self.zones)} zones and "
                 f"{len(self.vendors)} vendors with a quote in each leave {self.live_jobs_bytes} bytes of a "
                 f"snapshot to live jobs, at least {LEAST_LIVE_JOBS_BYTES} are needed: make a second cell",
                 left_bytes=self.live_jobs_bytes,

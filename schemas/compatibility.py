@@ -48,7 +48,7 @@ _LIMITS = (
     _Limit("minProperties", None, -1, 0),
     _Limit("maxProperties", None, 1, inf),
 )
-_JUDGED = frozenset(
+_COMPARED_KEYWORDS = frozenset(
     {"additionalProperties", "const", "enum", "items", "patternProperties", "prefixItems", "properties"}
     | {"propertyNames", "required", "title", "type"}
     | set(_VERBATIM)
@@ -63,7 +63,7 @@ def violations(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """
     name = str(old.get("$id") or old.get("title") or "schema").removesuffix(".json")
     old, new = _without_identity(old), _without_identity(new)
-    faults = _Comparison(old, new).faults(old, new, _Place("$", frozenset()))
+    faults = _DocumentComparison(old, new).faults(old, new, _Place("$", frozenset()))
     return [f"{name} {fault}" for fault in dict.fromkeys(faults)]
 
 
@@ -82,7 +82,7 @@ class _Place:
 
 
 @dataclass(frozen=True)
-class _Comparison:
+class _DocumentComparison:
     """Comparison of two documents, each with its own references."""
 
     old_document: dict[str, Any]
@@ -138,7 +138,7 @@ class _Comparison:
         return alike[0] if len(alike) == 1 else [place.fault(f"alternative {label} removed")]
 
     def _keyword_faults(self, old: dict[str, Any], new: dict[str, Any], place: _Place) -> list[str]:
-        unknown = sorted((old.keys() | new.keys()) - _JUDGED)
+        unknown = sorted((old.keys() | new.keys()) - _COMPARED_KEYWORDS)
         if unknown:
             return [place.fault(f"cannot be compared: keyword {keyword}") for keyword in unknown]
         old_types, new_types = _types(old), _types(new)
@@ -155,8 +155,8 @@ class _Comparison:
         return faults
 
     def _array_faults(self, old: dict[str, Any], new: dict[str, Any], place: _Place) -> list[str]:
-        """Return the faults of arrays. Positions are compared one by one as far as a schema has rules for
-        them."""
+        """Return the faults of arrays. If a schema has rules for positions, positions are compared one by
+        one."""
         old_first, new_first = old.get("prefixItems", []), new.get("prefixItems", [])
         old_rest, new_rest = old.get("items", True), new.get("items", True)
         positions, most = max(len(old_first), len(new_first)), old.get("maxItems", inf)

@@ -19,7 +19,7 @@ from schemas.codec import DecisionEnvelope
 from schemas.compatibility import violations
 from schemas.questions import SolvePosed
 from schemas.registry import DECISION_TYPES, EVENT_TYPES
-from schemas.views import JobState, ZoneState
+from schemas.view_records import JobState, ZoneState
 
 SPEC = Path(__file__).parent / "spec"
 """Folder of the committed documents; those of each release are in `released/<version>` below."""
@@ -90,7 +90,7 @@ def check(directory: Path = SPEC) -> list[str]:
 
 
 def release(version: str, directory: Path = SPEC) -> None:
-    """Keep the JSON Schemas as those of a released version, with which all later ones must be compatible.
+    """Keep the JSON Schemas of a released version. All later schemas must be compatible with them.
 
     Raises:
         FileExistsError: that version is already released.

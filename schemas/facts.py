@@ -35,8 +35,8 @@ _WORDS = ("case", "because")
 
 
 def quoted(text: str) -> str:
-    """Return a text that its writer has chosen, such as a path, as a fact: other characters than those of
-    `FactText` are percent-encoded (RFC 3986), and the end is cut off if it is too long for a log."""
+    """Return a text with freely chosen content, such as a path, as a fact. Characters that `FactText` does
+    not allow are percent-encoded (RFC 3986). A text that is too long for a log is cut off."""
     return quote(text, safe=":/", errors="replace").replace("~", "%7E")[:MAX_TEXT_LENGTH]
 
 

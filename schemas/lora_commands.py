@@ -49,7 +49,7 @@ class RunOrder(Record):
     """The file of `dataset` as its vendor delivered it: the run fails without training if the file differs.
     None if no delivery was ordered."""
     source: Annotated[RelativePath | None, Field(exclude_if=lambda source: source is None)] = None
-    """File of which the delivery was made: each delivered line is one of it. None without a delivery."""
+    """Source file of the delivery. Each delivered line is a line of it. None without a delivery."""
     hyperparameters: LoraHyperparameters
     speed_is_declared: bool = False
     """Whether the user is responsible for the speed: the first step of the run is taken alone to measure its

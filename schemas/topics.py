@@ -13,7 +13,7 @@ from schemas.installed import KINDS, POLICY_EVENTS, InstalledTable
 from schemas.kind import InputTopic
 from schemas.loans import LoanChanged
 from schemas.profiles import PROFILES as PROFILES_INPUT
-from schemas.views import JobState, ZoneState
+from schemas.view_records import JobState, ZoneState
 
 CELLS = "cells"
 JOBS = "jobs"

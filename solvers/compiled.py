@@ -135,7 +135,7 @@ class NotKeptError(BaseException):
     """The machine code of a kernel is not on disk. No `Exception`, since a cell records those of events."""
 
 
-class _Refusal(Listener):
+class _CompilationRefusal(Listener):
     def on_start(self, event: Event) -> None:
         raise NotKeptError(f"{event.data['dispatcher'].__name__} is not compiled")
 
@@ -150,7 +150,7 @@ def loading() -> Iterator[None]:
     Raises:
         NotKeptError: the machine code of a kernel is missing.
     """
-    with compiling(), install_listener("numba:compile", _Refusal()):
+    with compiling(), install_listener("numba:compile", _CompilationRefusal()):
         yield
 
 

@@ -34,8 +34,8 @@ from solvers.auction.market.market import Placement
 from solvers.auction.market.window import VendorOption
 from solvers.auction.offline.hindsight import instances_of
 from solvers.auction.offline.instance import Instance, PlannedTask, broken_plans, overfull_node_slots
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 
 _DAY_S = 86_400.0
 

@@ -137,13 +137,13 @@ def two_names(world: World, rng: random.Random) -> Strategy:
     room from others."""
     first, second = (round(world.value_micros * math.exp(rng.gauss(0.3, 0.8))) for _ in range(2))
     waits = rng.random() < 0.5
-    takes_room = rng.random() < 0.5
+    withdraws_first = rng.random() < 0.5
 
     def strategy(play: Play) -> tuple[str, ...]:
         play.bid("trial", first, world.task, name=1)
         if waits:
             play.others_follow()
-        if takes_room:
+        if withdraws_first:
             play.withdraw("trial", name=1)
         play.bid(JOB, second, world.task)
         if {"trial", JOB} <= play.live:
@@ -155,7 +155,8 @@ def two_names(world: World, rng: random.Random) -> Strategy:
 
 def split_in_two(world: World, rng: random.Random) -> Strategy | None:
     """Return a strategy with two parts of the task as separate bids; the first is withdrawn if the second
-    does not win. Both adapters together are assumed to be worth as much as one of the whole."""
+    does not win. Both adapters together are assumed to have the value of one adapter trained on all
+    samples."""
     work = world.task.work_samples
     if work < 2:
         return None

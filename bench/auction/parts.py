@@ -8,7 +8,7 @@ from pydantic import FiniteFloat, TypeAdapter
 from bench.auction import comparison, competitive_ratio, misreports
 from bench.auction.comparison import BASELINES, OURS, AuctionRuns, gain_pct
 from bench.auction.information import information_result, information_trials
-from bench.auction.kinds import kinds_result, kinds_trials
+from bench.auction.pdftsp_comparison import kinds_result, kinds_trials
 from bench.auction.scope import AuctionScope, Figure, scope_of
 from bench.auction.trials import CLEARING_BOUND, DEFAULT, AuctionTrial, run_trial, warm_up
 from bench.figures import Measurement, Result

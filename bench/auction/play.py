@@ -24,8 +24,8 @@ from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
 from schemas.kind import PolicySettings
 from schemas.lora import Dataset, LoraHyperparameters, LoraWorkload
 from schemas.lora_commands import MEMORY_TOLERANCE_GIB, RunOrder, SlotAssigned
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 
 CELL, ZONE = "c", "z"
 SLOT_S = 1_800.0

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from bench.elastic.instances import (
+from bench.elastic.random_instances import (
     INFERENCE_GPUS,
     TRAINING_GPUS,
     BusyCell,
@@ -47,7 +47,7 @@ def measure_reclaiming(quick: bool, seed: int) -> Result:
 
     counts = QUICK_COUNTS if quick else COUNTS
     instances = QUICK_INSTANCES if quick else INSTANCES
-    rows: list[_Row] = []
+    rows: list[_ReclaimCase] = []
     for number in range(instances):
         cluster = lent_servers(seed * INSTANCES + number, SERVERS, has_elastic=number % 2 == 1)
         on_loan = cluster.servers("loaned")
@@ -55,9 +55,9 @@ def measure_reclaiming(quick: bool, seed: int) -> Result:
         for count in counts:
             chosen = least_preemption_cost(lent, count)
             with _garbage_collection_of_a_worker():
-                took_s = _median_s(partial(_select_servers, cluster, on_loan, count))
+                duration_s = _median_s(partial(_select_servers, cluster, on_loan, count))
             rows.append(
-                _Row(
+                _ReclaimCase(
                     has_elastic=number % 2 == 1,
                     count=count,
                     ours=len(chosen.preempted),
@@ -65,7 +65,7 @@ def measure_reclaiming(quick: bool, seed: int) -> Result:
                     smallest_count=len(smallest_count(lent, count).preempted),
                     random=_mean_of_random(lent, count, number),
                     damage=chosen.collateral_damage,
-                    duration_ms=1_000 * took_s,
+                    duration_ms=1_000 * duration_s,
                 )
             )
     ours, optimum = sum(row.ours for row in rows), sum(row.optimum for row in rows)
@@ -110,7 +110,7 @@ def _select_servers(cluster: Cluster, on_loan: list[str], count: int) -> None:
 
 
 @dataclass(frozen=True)
-class _Row:
+class _ReclaimCase:
     has_elastic: bool
     count: int
     ours: int

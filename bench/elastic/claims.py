@@ -15,7 +15,7 @@ from bench.figures import Measurement, Result, Table
 from infra.figures.board import Board
 from infra.figures.elastic.figures import ElasticFigures
 from infra.figures.summary import summarise
-from infra.simulation.elastic.workers import VirtualWorkers, measured_steps
+from infra.simulation.elastic.virtual_workers import VirtualWorkers, measured_steps
 from infra.simulation.simulator import Simulation
 from infra.workloads.elastic.cluster import TARIFF, TRAINING_GPU
 from infra.workloads.timed import TimedEvent

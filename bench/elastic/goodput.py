@@ -62,7 +62,8 @@ class GoodputModel:
         )
 
     def goodput(self, gpus: int, batch_samples: int) -> float:
-        """Return the samples per second, in samples worth as much as those of the initial batch."""
+        """Return the samples per second. A sample of a larger batch counts as the part of a sample of the
+        initial batch that it is worth."""
         return self.throughput(gpus, batch_samples) * self.efficiency(batch_samples)
 
     def best_batch_samples(self, gpus: int) -> int:

@@ -17,8 +17,8 @@ _JOBS, _QUICK_JOBS, _SEEDS, _QUICK_SEEDS = 600, 200, 5, 2
 
 
 def measure_knowledge(quick: bool, seed: int) -> Result:
-    """Measure `unknown_speed_cost_pct`: the mean completion time of jobs of unknown kinds, whose first
-    workers measure them, over that with published profiles of all kinds, less 1."""
+    """Measure `unknown_speed_cost_pct`: the increase of the mean completion time if kinds of jobs are unknown
+    and their first workers measure them, compared with published profiles of all kinds."""
     count, seeds = (_QUICK_JOBS, _QUICK_SEEDS) if quick else (_JOBS, _SEEDS)
     rows = []
     for each in range(seed, seed + seeds):

@@ -25,11 +25,12 @@ from schemas.fleet import FleetEvent, RunFailed, RunProgressed
 from schemas.lora import Dataset
 
 _SEQUENCE_S = 0.02
-"""Time of a sequence on a fast worker: some times that of its computation, so that workers that share a core
-hardly slow each other."""
+"""Time of a sequence on a fast worker: several times its computation, so workers that share a core hardly
+slow each other."""
 _BATCH = 32
 _SETTLING_STEPS = 9
-"""Steps before the measured ones: the first shares are even, and later ones are by few measurements."""
+"""Steps before the measured ones. In the first, shares are even; in the next, they follow from few
+measurements."""
 _MEASURED_STEPS = 12
 _RECORDS = 256
 _WORDS = ("def", "class", "return", "self", "import", "value", "error", "raise", "range", "lambda")
@@ -58,9 +59,12 @@ QUICK_MIXES = (Mix(2, 3, 3.0), Mix(1, 1, 50.0))
 
 
 def measure_mixed(quick: bool, seed: int) -> Result:
-    """Measure `hetero_speedup_least`, the least speed of a job with slower workers, divided by that before
-    they joined; and `hetero_of_sum`, the mean of its speed, divided by the sum of two speeds: that of the
-    fast workers alone, and that to which the slow ones are throttled."""
+    """Measure `hetero_speedup_least` and `hetero_of_sum`, two ratios of a job's speed with slower workers.
+
+    `hetero_speedup_least` is the lowest ratio to its speed before they joined. `hetero_of_sum` is the mean
+    ratio to a sum of two speeds: its speed on fast workers alone, and the speed to which the slow workers are
+    throttled.
+    """
     return measure_mixes(QUICK_MIXES if quick else MIXES, seed)
 
 
@@ -156,7 +160,7 @@ class _Nodes:
             ]
 
         self._until(lambda: len(speeds()) >= _SETTLING_STEPS + _MEASURED_STEPS)
-        # Each is of one step, of as many samples.
+        # Each speed is of one step, and all steps have the same number of samples.
         return 1 / fmean(1 / speed for speed in speeds()[_SETTLING_STEPS:][:_MEASURED_STEPS])
 
     def end(self, job_id: str, generation: int) -> None:

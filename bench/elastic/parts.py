@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from bench.elastic.forecasts import has_series
+from bench.elastic.forecast_skill import has_series
 from bench.elastic.simulated import OUTCOME, ElasticRunOutcome, ElasticSetting, ElasticTrial, simulate
 from bench.elastic.table_3_5 import BASIC_21, LABELS, check_comparable, table_3_5, trials_by_row
 from bench.figures import Conditions, Measurement, Result, Table, slope
@@ -191,7 +191,7 @@ SUITE: Suite[ElasticScope, ElasticTrial, ElasticRunOutcome] = Suite(
         SuitePart("mixed", by_size("bench.elastic.mixed:measure_mixed")),
         SuitePart("fifteen days", _fifteen_days),
         SuitePart("schemes", _schemes),
-        SuitePart("forecasts", by_conditions("bench.elastic.forecasts:measure_forecasts"), has_series),
+        SuitePart("forecasts", by_conditions("bench.elastic.forecast_skill:measure_forecasts"), has_series),
     ),
     scope=scope_of,
     experiment=SIMULATED,

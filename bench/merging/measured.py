@@ -179,7 +179,7 @@ def read_workload(path: Path) -> tuple[WorkloadJob, ...]:
     return _rows(path, _job)
 
 
-class _Row:
+class _CsvRow:
     """A line of a CSV file; its errors name file and line."""
 
     def __init__(self, path: Path, line: int, cells: Mapping[str, str | None]) -> None:
@@ -217,21 +217,21 @@ class _Row:
         return ValueError(f"{self._at}: {text}")
 
 
-def _rows(path: Path, build: Callable[[_Row], T]) -> tuple[T, ...]:
+def _rows(path: Path, build: Callable[[_CsvRow], T]) -> tuple[T, ...]:
     if not path.exists():
         raise FileNotFoundError(f"{path} is missing")
     with path.open(newline="", encoding="utf-8") as file:
-        rows = tuple(build(_Row(path, line, cells)) for line, cells in enumerate(csv.DictReader(file), 2))
+        rows = tuple(build(_CsvRow(path, line, cells)) for line, cells in enumerate(csv.DictReader(file), 2))
     if not rows:
         raise ValueError(f"{path} has no rows")
     return rows
 
 
-def _placement(row: _Row) -> MeasuredPlacement:
+def _placement(row: _CsvRow) -> MeasuredPlacement:
     return _step(row, row.gpus_per_node("placement"))
 
 
-def _large_placement(row: _Row) -> MeasuredPlacement:
+def _large_placement(row: _CsvRow) -> MeasuredPlacement:
     nodes, gpus = row.whole("num_nodes"), row.whole("num_replicas")
     if gpus < nodes:
         raise row.fault(f"{gpus} GPUs are fewer than the {nodes} nodes that they are on")
@@ -239,7 +239,7 @@ def _large_placement(row: _Row) -> MeasuredPlacement:
     return _step(row, tuple(gpus // nodes + (node < gpus % nodes) for node in range(nodes)))
 
 
-def _step(row: _Row, gpus_per_node: tuple[int, ...]) -> MeasuredPlacement:
+def _step(row: _CsvRow, gpus_per_node: tuple[int, ...]) -> MeasuredPlacement:
     step_s, exchange_s = row.number("step_time", 1e-9), row.number("sync_time", 0)
     if exchange_s > step_s:
         raise row.fault(
@@ -248,11 +248,11 @@ def _step(row: _Row, gpus_per_node: tuple[int, ...]) -> MeasuredPlacement:
     return MeasuredPlacement(gpus_per_node, row.whole("local_bsz"), step_s, exchange_s)
 
 
-def _memory(row: _Row) -> tuple[int, float]:
+def _memory(row: _CsvRow) -> tuple[int, float]:
     return row.whole("local_bsz"), row.number("gpu_memory", 0)
 
 
-def _job(row: _Row) -> WorkloadJob:
+def _job(row: _CsvRow) -> WorkloadJob:
     _, at, task = row.text("application").partition("@")
     if not at or not task:
         raise row.fault(f"`application` is `model@task`, not {row.text('application')!r}")

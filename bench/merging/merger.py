@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from bench.figures import Measurement, Result, Table, Value
-from bench.merging.instances import InstanceShape, measured_mix, synthetic
-from bench.merging.trial import MergingSetting
+from bench.merging.merging_trial import MergingSetting
+from bench.merging.random_instances import InstanceShape, measured_mix, synthetic
 from bench.runs import on_one_core
 from schemas.merging.problems import MergeProblem
 from schemas.merging.settings import MergingPolicy
@@ -47,7 +47,7 @@ QUICK = SearchExtent(mixes=3, tries=10, slowest=2)
 
 
 @dataclass(frozen=True)
-class _Timed:
+class _TimedMerger:
     instance: str
     duration_s: float
     gap_pct: float
@@ -140,7 +140,7 @@ def neighbour(rng: random.Random, shape: InstanceShape) -> InstanceShape:
     return replace(shape, **{name: getattr(other, name)})
 
 
-def _mixes(count: int, seed: int, settings: Sequence[MergingSetting]) -> Iterator[_Timed]:
+def _mixes(count: int, seed: int, settings: Sequence[MergingSetting]) -> Iterator[_TimedMerger]:
     for setting in settings:
         profiles, jobs = setting.read()
         for number in range(count):
@@ -148,13 +148,13 @@ def _mixes(count: int, seed: int, settings: Sequence[MergingSetting]) -> Iterato
             yield _timed(f"mix of {setting.model} {number}", make)
 
 
-def _timed_again(shape: InstanceShape) -> _Timed:
+def _timed_again(shape: InstanceShape) -> _TimedMerger:
     """Time an instance a few times, and return the median."""
     timed = [_timed(shape.text, partial(synthetic, shape)) for _ in range(_TIMES)]
     return sorted(timed, key=lambda one: one.duration_s)[_TIMES // 2]
 
 
-def _timed(label: str, make: Callable[[], MergeProblem]) -> _Timed:
+def _timed(label: str, make: Callable[[], MergeProblem]) -> _TimedMerger:
     problem = make()
     start_s = time.perf_counter()
     solution = merge(problem, LIMIT_S)
@@ -163,4 +163,4 @@ def _timed(label: str, make: Callable[[], MergeProblem]) -> _Timed:
     assert solution.bound is not None
     gap_pct = 100.0 * (solution.objective - solution.bound) / max(abs(solution.objective), 1e-9)
     merged = sum(share.mode != "normal" for share in solution.shares)
-    return _Timed(label, duration_s, gap_pct, merged, solution.search == "limited")
+    return _TimedMerger(label, duration_s, gap_pct, merged, solution.search == "limited")

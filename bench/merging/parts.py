@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from bench.figures import Conditions, Measurement, Result, Table, Value
 from bench.merging.estimates import measure_estimates, read_backbone
-from bench.merging.estimators import compare_estimators
+from bench.merging.forecast_gains import compare_estimators
 from bench.merging.merger import measure_merger
+from bench.merging.merging_trial import HALVES, Half, Knowledge, MergingSetting, MergingTrial, rival
 from bench.merging.profile_error import measure_profiles
 from bench.merging.simulated import OUTCOME, MergingRunOutcome, run
 from bench.merging.trained import read_trained
 from bench.merging.trained_estimates import compare_on_trained
-from bench.merging.trial import HALVES, Half, Knowledge, MergingSetting, MergingTrial, rival
 from bench.runs import Experiment
 from bench.suite import Suite, SuitePart, SuiteRun, by_size
 from infra.errors import CommandError
@@ -124,7 +124,7 @@ SIMULATED = Experiment[MergingTrial, MergingRunOutcome](
         "infra/workloads",
         *(
             f"bench/merging/{name}.py"
-            for name in ("curves", "measured", "measured_truth", "simulated", "trial")
+            for name in ("curves", "measured", "measured_truth", "merging_trial", "simulated")
         ),
         # Versions of all libraries.
         "requirements.lock",

@@ -17,7 +17,7 @@ from bench.merging.measured_truth import (
     past_merges,
     workload_of,
 )
-from bench.merging.trial import MergingTrial
+from bench.merging.merging_trial import MergingTrial
 from infra.figures.board import Board
 from infra.figures.merging.figures import MergingFigures
 from infra.figures.merging.jobs import TuningTimeline

@@ -30,8 +30,8 @@ from executors.gang.messages import Membership
 from executors.lora.base_model import load_base
 from executors.lora.dataset import DatasetRoot
 from executors.lora.default_base import Recipe, default_base_directory
+from executors.lora.lora_task import AdapterState
 from executors.lora.shared_base import SharedBase
-from executors.lora.task import AdapterState
 from executors.processes.threads import one_thread
 from executors.tuner.checkpoints import fresh_from
 from executors.tuner.data import Loaders, SharedTokenizer
@@ -66,7 +66,7 @@ _CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class _Run:
+class _Evaluations:
     """Evaluations of a run, by job."""
 
     losses: tuple[float, ...]
@@ -98,7 +98,7 @@ def _backbone(name: str, seed: int) -> TrainedBackbone:
                 job.loader.close()
 
 
-def _task(name: str, job: TrainingJob, run: _Run) -> TrainedTask:
+def _task(name: str, job: TrainingJob, run: _Evaluations) -> TrainedTask:
     policy = MergingPolicy()
     records = job.loader.stream.indices(0, min(policy.fisher_samples, len(job.loader.training)))
     fisher = embed(job.base, [job.loader.training[record] for record in records], float("inf")).fisher
@@ -113,7 +113,7 @@ def _task(name: str, job: TrainingJob, run: _Run) -> TrainedTask:
     )
 
 
-def _merges(jobs: Mapping[str, TrainingJob], alone: Mapping[str, _Run]) -> Iterator[TrainedMerge]:
+def _merges(jobs: Mapping[str, TrainingJob], alone: Mapping[str, _Evaluations]) -> Iterator[TrainedMerge]:
     for donor, receiver in permutations(jobs, 2):
         job = jobs[receiver]
         run = _train("normal", (job,), fresh_from(alone[donor].best, job.layout))
@@ -124,40 +124,40 @@ def _merges(jobs: Mapping[str, TrainingJob], alone: Mapping[str, _Run]) -> Itera
         yield _merge("spatial", one, other, run, 1)
 
 
-def _merge(mode: MergeMode, donor: str, receiver: str, run: _Run, place: int) -> TrainedMerge:
+def _merge(mode: MergeMode, donor: str, receiver: str, run: _Evaluations, place: int) -> TrainedMerge:
     accuracies = _rounded(run.accuracies[place])
     return TrainedMerge(
         mode=mode, donor=donor, receiver=receiver, iterations=run.iterations, accuracies=accuracies
     )
 
 
-def _train(mode: TransferMode, jobs: Sequence[TrainingJob], state: AdapterState | None) -> _Run:
+def _train(mode: TransferMode, jobs: Sequence[TrainingJob], state: AdapterState | None) -> _Evaluations:
     """Train jobs without progress, and measure them before, and `EVALUATIONS_PER_EPOCH` times in each epoch
     of the job with most iterations."""
     active = [replace(job, head=place if mode == "spatial" else 0) for place, job in enumerate(jobs)]
     membership = Membership(generation=1, rank=0, world=1)
-    team = Replicas(mode, OpenTask(active, state), membership, 1, TunerSettings(), _CPU)
-    team.begin(active)
+    rank = Replicas(mode, OpenTask(active, state), membership, 1, TunerSettings(), _CPU)
+    rank.begin(active)
     most = max(job.order.workload.target.most_iterations for job in active)
     times = EPOCHS * EVALUATIONS_PER_EPOCH
     due = sorted({most * number // times for number in range(times + 1)})
     losses: list[float] = []
     found: list[list[float]] = [[] for _ in active]
-    best = team.state()
+    best = rank.state()
     for done in range(most + 1):
         if done in due:
             for job, accuracies in zip(active, found, strict=True):
-                right, total = team.count_right(job, len(job.validation))
+                right, total = rank.count_right(job, len(job.validation))
                 accuracies.append(right / total)
             if found[0][-1] == max(found[0]):
-                best = team.state()
+                best = rank.state()
         if done < most:
-            counts = team.upcoming()
-            losses += [loss for loss in team.step(()).losses[:1] if loss is not None]
+            counts = rank.upcoming()
+            losses += [loss for loss in rank.step(()).losses[:1] if loss is not None]
             for job, count in zip(active, counts, strict=True):
                 job.iterations, job.drawn = job.iterations + 1, job.drawn + count
     assert best is not None, "the one rank leads"
-    return _Run(tuple(losses), tuple(due), tuple(map(tuple, found)), best)
+    return _Evaluations(tuple(losses), tuple(due), tuple(map(tuple, found)), best)
 
 
 def _open(name: str, folder: Path, seed: int, base: SharedBase) -> TrainingJob:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from bench.figures import Measurement, Result, Table, Value
 from bench.merging.estimates import KnownMerge
-from bench.merging.estimators import SPLITS, Question, unseen_pairs
+from bench.merging.forecast_gains import SPLITS, Question, unseen_pairs
 from bench.merging.trained import (
     EVALUATIONS_PER_EPOCH,
     TrainedBackbone,
@@ -108,15 +108,15 @@ class TrainedTasks:
         return f"{task} on {self.trained.model}"
 
     def _known(self, mode: MergeMode, donor: str, receiver: str, merge: TrainedMerge) -> KnownMerge:
-        giver, taker = self.tasks[donor], self.tasks[receiver]
-        score, needed = self.scores[donor, receiver], merge.needed(taker.target)
+        source, target = self.tasks[donor], self.tasks[receiver]
+        score, needed = self.scores[donor, receiver], merge.needed(target.target)
         if mode == "spatial":
             score = (score + self.scores[receiver, donor]) / 2
         return KnownMerge(
-            Candidate(donor, receiver, mode, giver.samples, taker.samples, score),
-            gain=max(merge.accuracies) / taker.target - 1.0,
-            epochs=None if needed is None else -(-needed // taker.iterations_per_epoch),
-            own_epochs=-(-taker.needed // taker.iterations_per_epoch),
+            Candidate(donor, receiver, mode, source.samples, target.samples, score),
+            gain=max(merge.accuracies) / target.target - 1.0,
+            epochs=None if needed is None else -(-needed // target.iterations_per_epoch),
+            own_epochs=-(-target.needed // target.iterations_per_epoch),
         )
 
 

@@ -23,8 +23,8 @@ from executors.lora.adapted_pass import adapters_placed, loss_logits
 from executors.lora.base_model import load_base
 from executors.lora.batch import TokenSequence, pack
 from executors.lora.dataset import DatasetRoot
+from executors.lora.lora_task import AdapterState
 from executors.lora.shared_base import SharedBase
-from executors.lora.task import AdapterState
 from executors.processes.threads import one_thread
 from executors.tuner.checkpoints import fresh_from
 from executors.tuner.data import Loaders, SharedTokenizer
@@ -237,19 +237,19 @@ class _Transfers:
             probabilities, labels = source_predictions(trained[pair[0]], records[pair[1]])
             return leep(probabilities.numpy(), labels.numpy())
 
-        scores, took_s = _timed({pair: pair for pair in pairs}, score)
-        with_training_s = (donors[pair[0]].training_s + each for pair, each in took_s.items())
-        return PairScores(scores, max(took_s.values()), max(with_training_s))
+        scores, durations_s = _timed({pair: pair for pair in pairs}, score)
+        with_training_s = (donors[pair[0]].training_s + each for pair, each in durations_s.items())
+        return PairScores(scores, max(durations_s.values()), max(with_training_s))
 
 
 def _timed(inputs: Mapping[K, V], compute: Callable[[V], T]) -> tuple[dict[K, T], dict[K, float]]:
     """Return the result of each input, and its time in seconds."""
-    found, took_s = {}, {}
+    found, durations_s = {}, {}
     for key, value in inputs.items():
         started_s = time.monotonic()
         found[key] = compute(value)
-        took_s[key] = time.monotonic() - started_s
-    return found, took_s
+        durations_s[key] = time.monotonic() - started_s
+    return found, durations_s
 
 
 def _open(

@@ -109,7 +109,7 @@ def measure_contention(rank: Rank) -> dict[str, Any]:
         dist.all_reduce(torch.ones(1), group=gradients)
         first_s = [alone() for _ in range(3)][-1]
         alone_s: list[float] = []
-        beside_s: list[float] = []
+        contended_s: list[float] = []
         sizes: list[int] = []
         for _ in range(rank.arguments["samples"]):
             alone_s += [alone() for _ in range(_ALONE_EACH)]
@@ -120,9 +120,9 @@ def measure_contention(rank: Rank) -> dict[str, Any]:
             work = dist.all_reduce(averaged, group=gradients, async_op=True)
             assert work is not None
             time.sleep(early * first_s)
-            beside_s.append(exchange())
+            contended_s.append(exchange())
             work.wait()
         dist.barrier()
     finally:
         dist.destroy_process_group()
-    return {"alone_s": alone_s, "beside_s": beside_s, "allreduce_bytes": sizes}
+    return {"alone_s": alone_s, "beside_s": contended_s, "allreduce_bytes": sizes}

@@ -72,7 +72,7 @@ class Served:
     batches_s: Sequence[float]
     revised: float
     """Part of the layers that were revised."""
-    foretold: float | None
+    forecast_correctly: float | None
     """Part of the layers with a forecast whose two most popular experts were forecast correctly."""
 
     def percentile_s(self, percent: float) -> float:
@@ -145,9 +145,9 @@ def _modelled(
 
 
 def _served(batches_s: Sequence[float], layers: Sequence[tuple[bool, bool | None]]) -> Served:
-    foretold = [as_forecast for _, as_forecast in layers if as_forecast is not None]
+    forecast = [as_forecast for _, as_forecast in layers if as_forecast is not None]
     revised = float(np.mean([is_revised for is_revised, _ in layers]))
-    return Served(batches_s, revised, float(np.mean(foretold)) if foretold else None)
+    return Served(batches_s, revised, float(np.mean(forecast)) if forecast else None)
 
 
 def _figures(outcomes: Mapping[RoutingSetting, Outcomes], suffix: str, how: str) -> Iterator[Measurement]:
@@ -197,7 +197,7 @@ def _figure_4_16(name: str, outcomes: Mapping[RoutingSetting, Outcomes]) -> Tabl
             "median_over_ideal": _ratio(by_scheme, scheme, IDEAL, 50),
             "p95_over_ideal": _ratio(by_scheme, scheme, IDEAL, 95),
             "revised_pct": 100 * served.revised,
-            "forecast_pct": None if served.foretold is None else 100 * served.foretold,
+            "forecast_pct": None if served.forecast_correctly is None else 100 * served.forecast_correctly,
             "thesis_over_lina": (
                 THESIS_REDUCTIONS.get(setting.experts)
                 if scheme == ONE and setting.experts == setting.devices

@@ -46,10 +46,10 @@ FOLLOWS = 0.85
 class RoutingSetting:
     """Parameters of the drawn routing, and the number of devices.
 
-    A token has a topic, of which there are as many as experts, with popularity falling with the rank to the
-    power `skew`. At each layer each topic has an expert, in an order drawn by layer: so layers differ in
-    their popular experts (Table 4.2). A token goes to the expert of its topic, or, one time in seven, to that
-    of another topic of its batch.
+    Each token has a topic. There is one topic per expert, and the popularity of topics falls with their rank
+    to the power `skew`. At each layer each topic has an expert, in an order drawn by layer: so layers differ
+    in their popular experts (Table 4.2). A token goes to the expert of its topic, or, one time in seven, to
+    that of another topic of its batch.
     """
 
     name: str
@@ -188,9 +188,9 @@ class _Stack:
             counts = torch.bincount(chosen[:, layer], minlength=service.expert_count)
             outputs = service.apply(layer, hidden.index_select(0, order), counts, chosen[:, layer])
             hidden = torch.zeros_like(hidden).index_add(0, order, outputs)
-        took_s = time.monotonic() - began_s
+        duration_s = time.monotonic() - began_s
         service.end()
-        times_us = self._exchange.gather("the end of a timed batch", np.array([round(1e6 * took_s)]))
+        times_us = self._exchange.gather("the end of a timed batch", np.array([round(1e6 * duration_s)]))
         return {
             "batch_s": int(times_us.max()) / 1e6,
             "layers": [
@@ -267,8 +267,10 @@ class _Stack:
             self._exchange.gather("the beginning of a timed step", np.zeros(1, np.int64))
             began_s = time.monotonic()
             step()
-            took_us = round(1e6 * (time.monotonic() - began_s))
-            times_us.append(int(self._exchange.gather("the end of a timed step", np.array([took_us])).max()))
+            duration_us = round(1e6 * (time.monotonic() - began_s))
+            times_us.append(
+                int(self._exchange.gather("the end of a timed step", np.array([duration_us])).max())
+            )
         return float(np.median(times_us)) / 1e6
 
 

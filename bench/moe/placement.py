@@ -30,11 +30,11 @@ def measure_placement(conditions: Conditions) -> Result:
     first = StandingPlacement.first(EXPERTS, cluster)
     layout = LayerLayout(SCHEMES[DEFAULT], cluster, first, first.placement)
 
-    def timed(case: Case) -> _Timed:
+    def timed(case: Case) -> _TimedCase:
         demand = ExpertDemand.of_counts(case.estimated)
         planned, plan_ms = _least_ms(lambda: layout.plan(demand))
         _, settle_ms = _least_ms(lambda: layout.settle(planned, demand, case.actual))
-        return _Timed(case, plan_ms, settle_ms)
+        return _TimedCase(case, plan_ms, settle_ms)
 
     timed(next(drawn_cases(draws, EXPERTS, TOKENS, 1)))  # Compiles.
     cases = [timed(case) for case in drawn_cases(draws, EXPERTS, TOKENS, each)]
@@ -44,7 +44,7 @@ def measure_placement(conditions: Conditions) -> Result:
         slowest = max(slowest, cases[-1], key=_ms)
     # Timed again, because the search also finds disturbances.
     again = [(one, timed(one.case)) for one in sorted(cases, key=_ms)[-_REPEATS:]]
-    least = [_Timed(a.case, min(a.plan_ms, b.plan_ms), min(a.settle_ms, b.settle_ms)) for a, b in again]
+    least = [_TimedCase(a.case, min(a.plan_ms, b.plan_ms), min(a.settle_ms, b.settle_ms)) for a, b in again]
     worst = max(least, key=_ms)
     note = (
         f"slowest of {len(cases)} batches, drawn and searched for ({worst.case.name}), phase one or two of "
@@ -74,13 +74,13 @@ class Case(NamedTuple):
 Decided = TypeVar("Decided")
 
 
-class _Timed(NamedTuple):
+class _TimedCase(NamedTuple):
     case: Case
     plan_ms: float
     settle_ms: float
 
 
-def _ms(timed: _Timed) -> float:
+def _ms(timed: _TimedCase) -> float:
     return max(timed.plan_ms, timed.settle_ms)
 
 
@@ -131,10 +131,10 @@ def changed(case: Case, draws: np.random.Generator) -> Case:
 def _moved(tokens: Ints, draws: np.random.Generator) -> Ints:
     moved = tokens.copy()
     for _ in range(int(draws.integers(1, 6))):
-        given, taken = draws.integers(0, tokens.size, 2)
-        amount = int(draws.integers(0, moved[given] + 1))
-        moved[given] -= amount
-        moved[taken] += amount
+        giver, receiver = draws.integers(0, tokens.size, 2)
+        amount = int(draws.integers(0, moved[giver] + 1))
+        moved[giver] -= amount
+        moved[receiver] += amount
     return moved
 
 

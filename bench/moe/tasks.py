@@ -31,9 +31,9 @@ HELD_OUT = 0.1
 """Share of the samples."""
 ARCHIVE = "vaderSentiment-3.3.2.tar.gz"
 """A source distribution under the MIT licence; `make reviews` fetches it. It contains the data sets of Hutto
-and Gilbert (ICWSM 2014), among them 10,605 sentences of film reviews of Pang and Lee, the source of SST-2
-too, and 13,097 more of reviews of goods, of opinion pieces and of tweets, each with the mean of 20 ratings
-from -4 to 4."""
+and Gilbert (ICWSM 2014). They have 10,605 sentences of film reviews by Pang and Lee, from which SST-2 is made
+too, and 13,097 of product reviews, opinion pieces and tweets. Each sentence has the mean of 20 ratings from
+-4 to 4."""
 _DATA_SETS = "vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz"
 _RATED = tuple(
     f"hutto_ICWSM_2014/{kind}_GroundTruth.txt"

@@ -130,8 +130,8 @@ class Training:
     def advance(self, steps: int) -> None:
         """Train for some steps, then measure the loss. The measurement and the averaging of weights do not
         count as time."""
-        time_s, taken = (self.run.times_s[-1], self.run.steps[-1]) if self.run.steps else (0.0, 0)
-        for step in range(taken + 1, taken + steps + 1):
+        time_s, done = (self.run.times_s[-1], self.run.steps[-1]) if self.run.steps else (0.0, 0)
+        for step in range(done + 1, done + steps + 1):
             started_s = time.thread_time()
             numbers = next(self._batches)
             for group in self._optimizer.param_groups:
@@ -141,7 +141,7 @@ class Training:
             self._averaged.update_parameters(self._model)
         if not self.run.steps:
             self.run.first_doubles = float(np.mean(self.run.doubles))
-        self.run.steps.append(taken + steps)
+        self.run.steps.append(done + steps)
         self.run.times_s.append(time_s)
         self.run.losses.append(self._loss())
 

@@ -17,9 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 from bench.moe.unscheduled import UnscheduledCommunication
 from bench.network import Rank
 from executors.moe.parallel.coordination import AgreedOrder
+from executors.moe.parallel.expert_groups import Lanes, connect_expert_groups
 from executors.moe.parallel.experts import ParallelExperts
 from executors.moe.parallel.gradients import GradientAverage, leave_out_of_averages
-from executors.moe.parallel.groups import Lanes, connect_expert_groups
 from executors.moe.parallel.micro_ops import MicroOpRecord
 from executors.moe.parallel.packing import Packing
 from executors.moe.parallel.scheduler import Communication, CommunicationScheduler
@@ -140,13 +140,13 @@ def _measured_steps(
 
 def _measured_averages_s(rank: Rank, store: Store, shape: ModelShape) -> list[list[float]]:
     sizes = rank.arguments["partitions_bytes"]
-    taken_s: list[list[float]] = [[] for _ in sizes]
+    times_by_size: list[list[float]] = [[] for _ in sizes]
     with _scheduler(rank, store, "averages", []) as scheduler:
         all_ranks = dist.new_group()
         assert isinstance(all_ranks, ProcessGroup)
         buckets = [torch.ones(shape.dense_bytes // 4) for _ in range(shape.layers)]
         for _ in range(_AVERAGES_EACH * rank.arguments["rounds"] + 1):
-            for size, times_s in zip(sizes, taken_s, strict=True):
+            for size, times_s in zip(sizes, times_by_size, strict=True):
                 average = GradientAverage(scheduler, all_ranks, rank.world, size)
                 dist.barrier()
                 began_s = time.monotonic()
@@ -155,7 +155,7 @@ def _measured_averages_s(rank: Rank, store: Store, shape: ModelShape) -> list[li
                     future.wait()
                 times_s.append(time.monotonic() - began_s)
         dist.barrier()
-    return [times_s[1:] for times_s in taken_s]
+    return [times_s[1:] for times_s in times_by_size]
 
 
 @contextmanager

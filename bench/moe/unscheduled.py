@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from executors.moe.parallel.groups import Lanes
+from executors.moe.parallel.expert_groups import Lanes
 from executors.moe.parallel.micro_ops import MicroOpRecord, Pending
 from executors.moe.parallel.planning import PlannedOrder
 from executors.moe.parallel.scheduler import CommunicationScheduler

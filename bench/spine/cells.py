@@ -11,8 +11,8 @@ from schemas.cells import CellConfigured, GpuType, Node, Tariff, Zone
 from schemas.codec import Envelope
 from schemas.jobs import JobSubmitted
 from schemas.lora import Dataset, LoraWorkload
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 from streams.policies.auction.zone import AuctionZone
 
 CELL = "bench"
@@ -23,7 +23,7 @@ VENDORS = 5
 MOST_LIVE_JOBS = 8_000
 """The cell must not be full when bids are timed."""
 MOST_BIDS = 20_000
-"""Limit on the bids that fill a cell: one with rising prices may never be full."""
+"""Limit on the bids that fill a cell. If its prices rise, a cell may never be full."""
 
 
 DECLARED = PdftspPolicy(
@@ -89,10 +89,9 @@ def vendor_quotes(rng: random.Random) -> Iterator[VendorQuoted]:
 def bid(
     rng: random.Random, job_id: str, now_s: float, slots: int = SLOTS, scale: float = 1.0
 ) -> JobSubmitted:
-    """Draw a bid as in section 5.1: 5k to 20k samples, 1 to 5 epochs, and values for what is open in it (P7).
-
-    Shares of a node, memory, deadlines (1.2 to 5 times the time on the fastest node), and values of 4 to 40
-    units per node-slot are uniform. `scale` shrinks the work, for cells that hold many jobs.
+    """Draw a bid as in section 5.1: 5k to 20k samples, and 1 to 5 epochs. Values that the section leaves open
+    (P7) are uniform: shares of a node, memory, deadlines (1.2 to 5 times the time on the fastest node), and
+    values of 4 to 40 units per node-slot. `scale` shrinks the work, for cells with many jobs.
     """
     data = rng.randint(5_000, 20_000)
     work = int(data * rng.randint(1, 5) * scale)
@@ -150,8 +149,8 @@ class FilledCell:
 def filled(
     nodes: int, seed: int, share: float, policy: MarketPolicy | None = None, bids: int = MOST_BIDS
 ) -> tuple[FilledCell, random.Random]:
-    """Return a cell whose window is filled to a share by admitted bids, or as far as `MOST_LIVE_JOBS` or a
-    number of bids allow; with the generator of further bids."""
+    """Return a cell and a generator of further bids. Admitted bids fill a share of its window, or less if
+    `MOST_LIVE_JOBS` or a number of bids is reached first."""
     rng = random.Random(seed)
     fed = FilledCell()
     fed.send(configuration(nodes, policy=policy))

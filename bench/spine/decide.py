@@ -72,9 +72,9 @@ def measure_decide(quick: bool, seed: int) -> Result:
             Table(
                 "decide",
                 [
-                    {"nodes": nodes, "slots": SLOTS, "decision_ms": took_s * 1_000}
+                    {"nodes": nodes, "slots": SLOTS, "decision_ms": duration_s * 1_000}
                     for nodes in sizes
-                    for took_s in times[nodes].wall_s
+                    for duration_s in times[nodes].wall_s
                 ],
             ),
         ),

@@ -107,8 +107,8 @@ def _waited(
                 _, sent_s, seen = sent[cause]
                 waited[cause] = _Wait(at_s - sent_s, decisions.seen - seen - 1)
     same_cell, other_partition = (
-        [waited[cause] for cause, (name, _, _) in sent.items() if name == wanted]
-        for wanted in (CELL, elsewhere)
+        [waited[cause] for cause, (name, _, _) in sent.items() if name == of_cell]
+        for of_cell in (CELL, elsewhere)
     )
     return same_cell, other_partition
 

@@ -25,7 +25,7 @@ from executors.lora.base_model import load_base
 from executors.lora.dataset import DatasetRoot
 from executors.lora.default_base import default_base_directory
 from executors.lora.engine import FusedEngine, keep_freed_memory
-from executors.lora.task import LLAMA_TARGET_MODULES, LoraTask
+from executors.lora.lora_task import LLAMA_TARGET_MODULES, LoraTask
 from schemas.interpreters import python_command
 
 _WARM_ROUNDS = 3

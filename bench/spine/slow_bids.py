@@ -23,12 +23,12 @@ from schemas.cells import MAX_NODE_SLOTS, CellConfigured, GpuType, Node, Tariff,
 from schemas.codec import Envelope
 from schemas.jobs import JobSubmitted
 from schemas.lora import Dataset, LoraWorkload
-from solvers.auction.market.demand import UnjudgeableError
+from solvers.auction.market.demand import UnplannableError
 from solvers.auction.market.node_slots import additive_costs
 from solvers.auction.mechanism.certificate import CERTIFICATE_BUDGET_STEPS
 from solvers.auction.mechanism.pricing import cheapest_plan
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 from streams.policies.auction.zone import AuctionZone
 
 ZONE = "z"
@@ -70,8 +70,8 @@ def measure_slow_bids(quick: bool, seed: int) -> Result:
         sought = sorted(slow_tasks(rng, market, tries), key=lambda found: -found[0])
         for place, (steps, task) in enumerate(sought[:_TIMED]):
             # The first has the least competition: each admitted one takes room and raises prices.
-            took = [market.times_of(f"slow{place}-{again}", task, DEAR_MICROS) for again in range(_TIMES)]
-            wall_s, cpu_s = (statistics.median(each) for each in zip(*took, strict=True))
+            times = [market.times_of(f"slow{place}-{again}", task, DEAR_MICROS) for again in range(_TIMES)]
+            wall_s, cpu_s = (statistics.median(each) for each in zip(*times, strict=True))
             rows.append(_TimedBid(market.shape.text, steps, 1_000 * wall_s, 1_000 * cpu_s))
     worst = max(rows, key=lambda row: row.decision_cpu_ms)
     sought_bids = tries * (QUICK_MARKETS if quick else MARKETS)
@@ -109,12 +109,12 @@ def _measure_four_tariffs(quick: bool, seed: int, calibration: Calibration) -> I
     )
     market = MarketCell(shape)
     rng = random.Random(f"four tariffs/{seed}")
-    took: list[EventTime] = []
+    times: list[EventTime] = []
     for number in range(bids):
         if number % 50 == 0:
             calibration.sample(2)
-        took.append(market.times_of(f"timed{number}", _usual(rng, shape), _worth_micros(rng)))
-    wall_s, cpu_s = (float(np.percentile(each, 99)) for each in zip(*took, strict=True))
+        times.append(market.times_of(f"timed{number}", _usual(rng, shape), _worth_micros(rng)))
+    wall_s, cpu_s = (float(np.percentile(each, 99)) for each in zip(*times, strict=True))
     note = f"{shape.text}, one thread"
     yield Measurement("decide_four_tariffs_p99_ms", 1_000 * wall_s, note, bids)
     yield Measurement(
@@ -315,7 +315,7 @@ class MarketCell:
         sought = Task.of(bid_for("sought", task, 0))
         try:
             request = zone.request("sought", sought)
-        except UnjudgeableError:
+        except UnplannableError:
             return 0
         appraisal = zone.auctioneer.appraise(request)
         window, demand = appraisal.window, request.demand

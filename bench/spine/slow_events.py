@@ -55,7 +55,7 @@ _PIECES = 8
 """Pieces of one calibration, which then takes about as long as a slow event on the same busy machine."""
 
 
-class _Row(NamedTuple):
+class _SlowEvent(NamedTuple):
     policy: str
     what: str
     event_ms: float
@@ -85,7 +85,7 @@ def measure_slow_events(quick: bool, seed: int) -> Result:
     )
 
 
-def _rows(name: str, quick: bool, seed: int) -> list[_Row]:
+def _rows(name: str, quick: bool, seed: int) -> list[_SlowEvent]:
     """Time the events of one kind."""
     draws = 1 if quick else DRAWS
     size = SIZES[name] // (_QUICK_PART if quick else 1)
@@ -96,13 +96,13 @@ def _rows(name: str, quick: bool, seed: int) -> list[_Row]:
     ]
 
 
-def _row(situation: Situation) -> _Row:
+def _row(situation: Situation) -> _SlowEvent:
     unit_s, event_s = calibration_s(), situation.time_s()
     times = 1
     while times < _TIMES and event_s / unit_s * REFERENCE_MS >= _SLOW_MS:
         unit_s, event_s = min(unit_s, calibration_s()), min(event_s, situation.time_s())
         times += 1
-    return _Row(situation.policy, situation.what, 1_000 * event_s, event_s / unit_s * REFERENCE_MS)
+    return _SlowEvent(situation.policy, situation.what, 1_000 * event_s, event_s / unit_s * REFERENCE_MS)
 
 
 def calibration_s() -> float:

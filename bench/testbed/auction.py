@@ -7,7 +7,7 @@ from typing import ClassVar
 from bench.testbed.fleet import CELL, GPU, SAMPLES_PER_S, SEQUENCE_LENGTH, Calibrated, Size, zone_of
 from bench.testbed.slot_times import pace_of
 from infra.demo.data import write_datasets
-from infra.deployment.folders import Folders
+from infra.deployment.deployment_folders import Folders
 from infra.simulation.lora.slots import VirtualSlots
 from infra.simulation.simulator import Step
 from infra.workloads.arrivals import Arrival

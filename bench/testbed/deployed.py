@@ -15,9 +15,9 @@ from rich.console import Console
 from bench.runs import digest_of
 from bench.testbed.fleet import SEQUENCE_S, Size, Testbed, cell_of
 from infra.broker import watched_broker
-from infra.demo.stage import Record, Stage, default_model, running_stage
+from infra.demo.demo_environment import Record, Stage, default_model, running_stage
 from infra.deployment.deployment import DeploymentSpec, principals, sole_user
-from infra.deployment.folders import Folders
+from infra.deployment.deployment_folders import Folders
 from infra.deployment.fork_server import fork_server
 from infra.errors import CommandError
 from infra.kafka.settings import broker_settings

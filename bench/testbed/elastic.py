@@ -18,7 +18,7 @@ from bench.testbed.fleet import (
 )
 from bench.testbed.worker_times import ObservedWorkers, worker_times
 from infra.demo.data import write_datasets
-from infra.deployment.folders import Folders
+from infra.deployment.deployment_folders import Folders
 from infra.simulation.simulator import Step
 from infra.workloads.timed import TimedEvent
 from schemas.cells import CellConfigured, Zone

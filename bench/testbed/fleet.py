@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from infra.deployment.folders import Folders
+from infra.deployment.deployment_folders import Folders
 from infra.simulation.simulator import Step
 from infra.simulation.virtual_fleet import VirtualRunner
 from infra.workloads.timed import TimedEvent

@@ -18,7 +18,7 @@ from bench.testbed.fleet import (
 from bench.testbed.tuning_times import measured_constants
 from bench.testbed.tuning_truth import ObservedTruth
 from infra.demo.data import pieces, write_task
-from infra.deployment.folders import Folders
+from infra.deployment.deployment_folders import Folders
 from infra.simulation.merging.tuner import VirtualTuner
 from infra.simulation.simulator import Step
 from infra.workloads.timed import TimedEvent

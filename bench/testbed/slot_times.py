@@ -16,7 +16,7 @@ def pace_of(steps: Sequence[Step], job_ids: frozenset[str]) -> float:
     """
     slots: dict[str, tuple[float, float, RunOrder]] = {}
     begun: dict[str, int] = {}
-    planned_s = took_s = 0.0
+    planned_s = actual_s = 0.0
     for step in steps:
         for decision in step.decisions:
             if isinstance(slot := decision.outcome, SlotAssigned):
@@ -29,7 +29,7 @@ def pace_of(steps: Sequence[Step], job_ids: frozenset[str]) -> float:
                 start_s, end_s, order = slots[run.run_id]
                 part = (run.samples_done - begun[run.run_id]) / order.quota_samples
                 planned_s += part * (end_s - start_s)
-                took_s += step.time_s - start_s
-    if not took_s:
+                actual_s += step.time_s - start_s
+    if not actual_s:
         raise ValueError("no bid was completed: nothing to calibrate by")
-    return planned_s / took_s
+    return planned_s / actual_s

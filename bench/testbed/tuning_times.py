@@ -56,7 +56,7 @@ class TuningConstants:
         return self.step_fixed_s + self.sequence_s * sequences
 
 
-class _Interval(NamedTuple):
+class _EvaluationInterval(NamedTuple):
     """Time between two evaluations of a run."""
 
     end_s: float
@@ -113,7 +113,7 @@ def measured_constants(steps: Sequence[Step], job_ids: frozenset[str]) -> tuple[
     return constants, slowness
 
 
-def _intervals(steps: Sequence[Step], job_ids: frozenset[str]) -> list[_Interval]:
+def _intervals(steps: Sequence[Step], job_ids: frozenset[str]) -> list[_EvaluationInterval]:
     """Return the times between evaluations of some jobs in training, and from the beginning of a task to its
     first one. Reported steps are medians, which leave out the steps that took long, and evaluations."""
     leading: dict[str, int] = {}
@@ -135,12 +135,14 @@ def _intervals(steps: Sequence[Step], job_ids: frozenset[str]) -> list[_Interval
             if run.iterations > iterations:
                 duration_s = step.time_s - then_s
                 sequences = run.step.micro_batch_size * run.step.accumulation_steps
-                found.append(_Interval(step.time_s, duration_s, run.iterations - iterations, sequences))
+                found.append(
+                    _EvaluationInterval(step.time_s, duration_s, run.iterations - iterations, sequences)
+                )
         before[run.run_id] = step.time_s, run.iterations
     return found
 
 
-def _step_times(intervals: Sequence[_Interval], slowness: Slowness) -> tuple[float, float]:
+def _step_times(intervals: Sequence[_EvaluationInterval], slowness: Slowness) -> tuple[float, float]:
     """Fit the time of a step: a fixed part, and one for each sequence of the GPU that has most of them."""
     if not intervals:
         raise ValueError("no task was evaluated twice: nothing to calibrate by")
@@ -157,7 +159,7 @@ def _step_times(intervals: Sequence[_Interval], slowness: Slowness) -> tuple[flo
     return 0.0, float(duration_s.sum() / sequences.sum())
 
 
-def _slowness(intervals: Sequence[_Interval], fixed_s: float, sequence_s: float) -> Slowness:
+def _slowness(intervals: Sequence[_EvaluationInterval], fixed_s: float, sequence_s: float) -> Slowness:
     """Return the duration of steps over the fitted one, minute by minute."""
     duration_s: defaultdict[int, float] = defaultdict(float)
     fitted_s: defaultdict[int, float] = defaultdict(float)
@@ -198,8 +200,8 @@ def _release_s(steps: Sequence[Step], job_ids: frozenset[str]) -> float:
 
 
 def _starts_s(steps: Sequence[Step], job_ids: frozenset[str]) -> Mapping[bool, list[float]]:
-    """Return the times from the command of a task to its start, by whether its nodes have run one before,
-    each with the mean time from the last evaluation of a run to the report of its end."""
+    """Return the time from the command of a task to its start, for nodes that have run a task before and for
+    others. Both include the mean time from the last evaluation of a run to the report of its end."""
     warm: set[str] = set()
     ordered: dict[str, tuple[float, bool]] = {}
     evaluated_s: dict[str, float] = {}
@@ -238,7 +240,7 @@ def _profile_s(
     others, and their steps."""
     ordered: dict[str, tuple[float, bool, int]] = {}
     warm: set[str] = set()
-    beside_s = []
+    rest_s = []
     for step in steps:
         for decision in step.decisions:
             if isinstance(command := decision.outcome, TaskAssigned):
@@ -252,8 +254,8 @@ def _profile_s(
             command_s, was_warm, batch = ordered[run.run_id]
             factor = slowness.mean(command_s, step.time_s)
             steps_s = factor * len(run.losses) * (fixed_s + sequence_s * batch)
-            beside_s.append(step.time_s - command_s - starts_s[0 if was_warm else 1] - steps_s)
-    return max(fmean(beside_s), 0.0) if beside_s else 0.0
+            rest_s.append(step.time_s - command_s - starts_s[0 if was_warm else 1] - steps_s)
+    return max(fmean(rest_s), 0.0) if rest_s else 0.0
 
 
 def _solve_s(steps: Sequence[Step]) -> float:

@@ -26,8 +26,8 @@ class ObservedTruth:
     a part of its work: a simulator of the times does not have to forecast it.
 
     A job that was not observed so, or not to its end, learns as one of the others on the same data did; a
-    mean of them would leave out those that have met their targets. A receiver whose donor's data was not
-    seen before its own learns as after other donors; without any, as alone.
+    mean of them would leave out those that have met their targets. A receiver that has not seen its donor's
+    data before learns as after other donors; without any, as alone.
     """
 
     constants: TuningConstants

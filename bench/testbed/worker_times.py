@@ -9,7 +9,7 @@ from statistics import median
 import numpy as np
 
 from bench.testbed.fleet import SAMPLES_PER_S
-from infra.simulation.elastic.workers import VirtualWorkers, WorkerPauses, measured_steps
+from infra.simulation.elastic.virtual_workers import VirtualWorkers, WorkerPauses, measured_steps
 from infra.simulation.simulator import Step
 from schemas.elastic.commands import WorkersAssigned
 from schemas.fleet import RunFinished, RunProgressed
@@ -72,9 +72,12 @@ class _WorkerSets:
             self.assigned.append((time_s, command))
 
     def lost(self, known: WorkerSpeeds) -> tuple[float, float] | None:
-        """Return the sum of the speeds of later sets over that of the first, and the time in which the first
-        would have trained what all would have beyond the job's work, without pauses; None for a job that was
-        preempted, or is not over."""
+        """Return two values, or None for a job that was preempted or is not over.
+
+        The first is the sum of the speeds of later sets, divided by that of the first set. Without pauses,
+        the sets would have trained more than the job's work; the second is the time that the first set would
+        need for the excess.
+        """
         if self.finished_s is None or any(each.resumes for _, each in self.assigned[1:]):
             return None
         speeds = [known.of(gpus_of(each)) for _, each in self.assigned]

@@ -82,8 +82,8 @@ class TraceArrivals:
         try:
             return trace, place_in_trace(trace, self.jobs, seed, first=self.jobs)
         except ValueError as error:
-            wanted = f"a run of {self.jobs}, and the day before it"
-            raise TraceError(f"{self.path}: {error}: {wanted}") from None
+            needed = f"a run of {self.jobs}, and the day before it"
+            raise TraceError(f"{self.path}: {error}: {needed}") from None
 
 
 @dataclass(frozen=True)

@@ -196,8 +196,8 @@ class PaperSetting:
     nodes: int = 100
     gpus: Gpus = "mixed"
     slots: int = 144
-    """Slots of the day, 600 s each. Tasks arrive in all of them and no deadline is after the last: a task
-    whose work no longer fits is rejected like any other, as in a system that operates for one day."""
+    """Slots of the day, 600 s each. Tasks arrive in all of them, and no deadline is after the last. A task
+    that no longer fits is rejected like any other, as in a system that operates for one day."""
     arrivals_per_slot: float = 50.0
     """Mean of a Poisson distribution; all arrive at the beginning of the slot."""
     trace: TraceArrivals | JobsBefore | None = None
@@ -242,8 +242,8 @@ SeededSetting = tuple[PaperSetting, int]
 
 
 def arrivals_for_load(load: float, nodes: int, gpus: Gpus, work_scale: float) -> float:
-    """Return the arrivals per slot whose mean demand is a multiple (`load`) of the samples that a fleet can
-    train.
+    """Return the number of arrivals per slot at which the mean demand is `load` times the samples that a
+    fleet can train.
 
     A node-slot of a type does its full step's samples for any tasks, so samples and node-slots of compute are
     equivalent.

@@ -35,10 +35,10 @@ FLOPS_PER_S = {"A100": 312e12, "A40": 149.7e12}
 """Dense bfloat16 peaks as published by the maker."""
 
 UTILISATION = 0.0275
-"""Reached part of the published peak. Chosen, not measured: with it, the paper's arrival rates (30, 50 and 80
-per slot) load 100 mixed nodes to about 2, 3.2 and 5.2 times their compute, at which the baseline that admits
-all that fits serves about as little of the value as in the paper (Figure 8). Well-tuned kernels reach many
-times as much, and would leave these fleets idle, with nothing to schedule."""
+"""Reached part of the published peak. Chosen, not measured. With it, the paper's arrival rates (30, 50 and 80
+per slot) load 100 mixed nodes to about 2, 3.2 and 5.2 times their compute. At this load, a baseline that
+admits every job that fits serves about the same small share of the value as in the paper (Figure 8).
+Well-tuned kernels reach many times as much, and would leave these fleets idle, with nothing to schedule."""
 
 HALF_SPEED_SEQUENCES = 2.24
 """Fixed part of a step, in sequences: as measured for RoBERTa-base, a model of the same size."""

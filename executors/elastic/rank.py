@@ -21,7 +21,7 @@ from executors.gang.batches import IGNORED, global_batch, pad
 from executors.gang.checkpoints import MODEL_TENSORS, JobResult, Position, State
 from executors.gang.faults import is_out_of_memory, raise_if_diverged
 from executors.gang.group import ProcessGroup
-from executors.gang.models import (
+from executors.gang.job_models import (
     TrainableModel,
     check_length,
     model_directory,
@@ -29,19 +29,19 @@ from executors.gang.models import (
     put_adapter,
 )
 from executors.gang.rank import GangRank, run_rank_process
+from executors.gang.rank_speed import RankShare, rank_share
 from executors.gang.replicated import ReplicatedTraining
-from executors.gang.speed import RankShare, rank_share
 from executors.lora.adapted_pass import precision
 from executors.lora.adapter import adamw
 from executors.lora.base_model import load_tokenizer
 from executors.lora.batch import TokenSequence
-from executors.lora.checkpoint import ADAPTER_TENSORS, FIRST_MOMENT, OPTIMIZER_TENSORS, SECOND_MOMENT
 from executors.lora.dataset import DatasetError, DatasetRoot
 from executors.lora.faults import described
 from executors.lora.model_kind import BaseModelError, is_classifier, read_config, text_records
 from executors.lora.pretrained import load_pretrained, refuse_missing
 from executors.lora.randomness import derive_seed
 from executors.lora.records import with_columns
+from executors.lora.task_files import ADAPTER_TENSORS, FIRST_MOMENT, OPTIMIZER_TENSORS, SECOND_MOMENT
 from executors.throttle import throttle
 from schemas.base import Record
 from schemas.lora import LoraHyperparameters
@@ -215,8 +215,8 @@ class DataParallelTraining(ReplicatedTraining[ElasticOrder, SequenceShare]):
         """Add the gradient of the own share up, micro-batch by micro-batch.
 
         Returns:
-            False if memory was too small: the micro-batch is now half as large, and all has to be added up
-            again, since a backward pass that was cut short leaves a part of its gradient.
+            False if memory was too small. The micro-batch is then half as large, and the whole gradient has
+            to be added up again, since an aborted backward pass leaves a part of its gradient.
 
         Raises:
             OutOfMemoryError, MemoryError, RuntimeError: memory is too small for one sequence.

@@ -77,7 +77,7 @@ class BatchShares:
         self._window_sequences += sequences
 
     def begin(self, group: ProcessGroup, batch_of: Callable[[Sequence[int]], int]) -> None:
-        """Decide the shares of a new generation, with all ranks, by what is known of its workers.
+        """Decide the shares of a new generation, with all ranks, by the known speeds of its workers.
 
         Args:
             batch_of: returns the sequences of a batch, by the costs of a sequence on the ranks (ns). That of
@@ -131,8 +131,8 @@ class BatchShares:
         """Return the shares of the next steps, and whether they are a trial of one step; those of rank 0
         count.
 
-        A worker of unknown speed begins with one sequence among others that are known, so that a slow one
-        delays no more than that.
+        Among workers of known speed, a worker of unknown speed begins with one sequence. If it is slow, the
+        delay is that of one sequence.
 
         Args:
             times_ns: time of a sequence by rank; 0 where it is unknown.
@@ -173,8 +173,8 @@ def _estimated(times_ns: Sequence[int]) -> list[int]:
 
 
 def _longest_kept(best: Sequence[int], costs: Sequence[int]) -> float:
-    """Return the longest step with which other shares than the best are kept: at most that without the
-    slowest worker, which an even split among many may exceed."""
+    """Return the longest step at which present shares are kept although others would be better. It is at most
+    the step without the slowest worker, which an even split among many workers may exceed."""
     longest = step_time(best, costs) / (1 - _LEAST_GAIN)
     fewer = sorted(costs)[:-1]
     return min(longest, step_time(batch_shares(sum(best), fewer), fewer)) if fewer else longest

@@ -10,8 +10,8 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from executors.lora.checkpoint import ADAPTER_TENSORS, TRAINING_STATE
 from executors.lora.dataset import DatasetError, JsonlDataset
+from executors.lora.task_files import ADAPTER_TENSORS, TRAINING_STATE
 from executors.node.checkpoints import Checkpoint
 from executors.node.files import digest_of, write_folder
 from executors.node.job_states import FinishedRecord, JobStates

@@ -88,8 +88,8 @@ class Inbox:
         """Return the instructions since the last call, in order."""
         with self._changed:
             self._has_news = False
-            taken, self._instructions = self._instructions, []
-            return taken
+            drained, self._instructions = self._instructions, []
+            return drained
 
     def wait(self, timeout_s: float) -> None:
         """Wait until a new directive arrives, or for a time."""

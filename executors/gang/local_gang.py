@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
+from executors.gang.gang_node import Assignment, GangNode
 from executors.gang.messages import (
     MESSAGES,
     Ended,
@@ -18,7 +19,6 @@ from executors.gang.messages import (
     Release,
     Report,
 )
-from executors.gang.node import Assignment, GangNode
 from executors.gang.rank_processes import RankProcess, RankProcesses
 from executors.gang.run_state import RunState
 from executors.processes.forked_process import ForkedProcess

@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from executors.gang.gang_node import GangNode
 from executors.gang.messages import Ended, Failed, RankMessage, Release, Verdict
-from executors.gang.node import GangNode
 from executors.processes.forked_process import ForkedProcess, exit_status
 
 _FAILURE_GRACE_S = 15.0

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast
 
-from executors.gang.node import GangNode
+from executors.gang.gang_node import GangNode
 from executors.node.room import NoRoomError
 from executors.node.runner import Activity, Objection, RunnerContext
 from executors.settings import GangSettings
@@ -214,11 +214,11 @@ class RankRunner(ABC, Generic[S, A, C, R]):
         yield from self.receive()
         for each in [each for each in self.assignments if each.is_over]:
             self._conclude(each)
-        taken: set[str] = set()
+        busy: set[str] = set()
         for each in self.assignments:
-            if not each.has_begun and taken.isdisjoint(each.job_ids):
+            if not each.has_begun and busy.isdisjoint(each.job_ids):
                 self.begin(each)
-            taken.update(each.job_ids)  # a later one resumes from their checkpoints
+            busy.update(each.job_ids)  # a later one resumes from their checkpoints
 
     def finish_work(self, within_s: float = math.inf) -> None:
         """End all work, for a time at most. Checkpoints without room are lost."""

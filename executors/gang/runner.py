@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 from pydantic import JsonValue, TypeAdapter
 
 from executors.devices import gpus_of
+from executors.gang.gang_node import Assignment
 from executors.gang.local_gang import GangTraits, LocalGang
 from executors.gang.messages import Verdict
-from executors.gang.node import Assignment
 from executors.gang.rank_runner import RankRunner, StopReason
 from executors.gang.run_state import RunState
 from executors.node.places import checkpoint_root, job_folder

@@ -1,7 +1,7 @@
 """The training of a gang's job, step by step: the interface of a job, and the loop around it.
 
-Between two steps all ranks exchange their wishes, the tokens of their shares, and whether a checkpoint is
-due: so all of them stop, save or form the next generation at the same step.
+Between two steps all ranks exchange their signals, the tokens of their shares, and whether a checkpoint is
+due. So all of them stop, save or form the next generation at the same step.
 """
 
 import logging
@@ -28,7 +28,7 @@ from executors.gang.messages import (
     Release,
 )
 from executors.gang.rank import EndReason, GangRank, Work
-from executors.gang.speed import RankShare, StepSums
+from executors.gang.rank_speed import RankShare, StepSums
 from executors.lora.dataset import JsonlDataset
 from executors.node.checkpoints import StaleWriterError
 from executors.node.losses import reportable

@@ -12,9 +12,9 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from executors.lora.fused_layers import FusedLinear, SiteAdapter
+from executors.lora.lora_task import AdapterState, LoraTask
 from executors.lora.randomness import Masks, derive_seed
 from executors.lora.segment_products import Rows
-from executors.lora.task import AdapterState, LoraTask
 
 _LINEAR = (nn.Linear.forward, Conv1D.forward)
 

@@ -50,11 +50,11 @@ def load_base(
         address: name by which users load the model; default: the folder's name.
 
     Raises:
-        BaseModelError: the directory has no safetensors weights (pickled ones are refused, since loading them
-            runs code), they are incomplete or quantised, there is no tokenizer or one of more tokens than the
-            model has embeddings, its chat template is invalid, it is neither of a causal language model nor
-            of a sequence classifier, or is not proven to compute the same in packed batches as alone (see
-            `prove`).
+        BaseModelError: the directory cannot be used. Its weights must be complete, unquantised safetensors;
+            pickled weights are refused, since loading them runs code. The tokenizer must have at most as many
+            tokens as the model has embeddings, and a valid chat template. The model must be a causal language
+            model or a sequence classifier. `prove` must show that it computes the same in packed batches as
+            alone.
     """
     directory = default_base_directory() if directory is None else directory
     base = load_unproven(directory, read_config(directory), torch.device(device))
@@ -78,7 +78,7 @@ def load_unproven(directory: Path, config: PretrainedConfig, device: torch.devic
     with blamed_on_config(directory):
         model, objective = _load_model(directory, config, dtype)
         if not model._supports_attention_backend:
-            what = f"{type(model).__name__} takes no attention implementation by name"
+            what = f"{type(model).__name__} does not support selecting an attention implementation"
             raise BaseModelError(f"{directory}: {what}")
         model.set_attn_implementation(PACKED_ATTENTION)
         tokenizer = load_tokenizer(directory, model)

@@ -299,9 +299,9 @@ def next_indices(record_count: int, seed: int, cursor: Cursor, count: int) -> tu
     indices: list[int] = []
     while len(indices) < count:
         order = _epoch_order(record_count, seed, cursor.epoch)
-        taken = order[cursor.position : cursor.position + count - len(indices)]
-        indices += taken.tolist()
-        cursor = Cursor(cursor.epoch, cursor.position + len(taken))
+        drawn = order[cursor.position : cursor.position + count - len(indices)]
+        indices += drawn.tolist()
+        cursor = Cursor(cursor.epoch, cursor.position + len(drawn))
         if cursor.position == record_count:
             cursor = Cursor(cursor.epoch + 1, 0)
     return indices, cursor

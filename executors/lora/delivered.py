@@ -29,7 +29,7 @@ def open_delivered(
 
     Raises:
         DataDifferError: it is missing, or its size, digest or number of records is not that of the delivery,
-            or it has a line that the source lacks, or more often than the source.
+            or it has a line more often than the source.
         DatasetError: the delivered file or the source cannot be read, or its records are of another form.
     """
     try:

@@ -16,10 +16,10 @@ from executors.lora.batch import PackedBatch, pack
 from executors.lora.dataset import DatasetRoot, RecentIndices
 from executors.lora.delivered import open_delivered
 from executors.lora.faults import UpdateError, raise_if_device_is_lost
+from executors.lora.lora_task import LoraTask, TaskState
 from executors.lora.records import with_columns
 from executors.lora.resident import ResidentTask, new_state
 from executors.lora.shared_base import SharedBase
-from executors.lora.task import LoraTask, TaskState
 from schemas.lora import Delivery
 
 BYTES_PER_GIB = 2**30
@@ -51,14 +51,14 @@ def measured(device: torch.device, weights: Iterable[Tensor], own_bytes: int) ->
         weights: weights of the base model and of adapters, which are held without the step, too.
         own_bytes: memory that the task holds all the time.
     """
-    taken = StepMemory(own_bytes)
+    memory = StepMemory(own_bytes)
     if device.type == "cuda":
         held_bytes = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
         try:
-            yield taken
+            yield memory
         finally:
-            taken.bytes += max(torch.cuda.max_memory_allocated(device) - held_bytes, 0)
+            memory.bytes += max(torch.cuda.max_memory_allocated(device) - held_bytes, 0)
         return
     seen = {weight.untyped_storage().data_ptr() for weight in weights}
 
@@ -67,11 +67,11 @@ def measured(device: torch.device, weights: Iterable[Tensor], own_bytes: int) ->
         # Tensors that autograd keeps live until the backward pass, so no two storages have one address.
         if storage.data_ptr() not in seen:
             seen.add(storage.data_ptr())
-            taken.bytes += storage.nbytes()
+            memory.bytes += storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        yield taken
+        yield memory
 
 
 def prepare(device: torch.device) -> None:
@@ -88,9 +88,9 @@ def prepare(device: torch.device) -> None:
 def keep_freed_memory() -> None:
     """Keep freed memory in this process for its next step, instead of returning it to the system.
 
-    By default, glibc unmaps large blocks when they are freed, and each step pays for them again, page by
-    page: tens of thousands of faults for a few thousand tokens. The only cost is that the process stays as
-    large as its largest step. No effect with another C library.
+    By default, glibc unmaps large blocks when they are freed. Each step then maps them again, page by page,
+    with tens of thousands of page faults for a few thousand tokens. The only cost is that the process stays
+    as large as its largest step. No effect with another C library.
     """
     if platform.libc_ver()[0] != "glibc":
         return
@@ -264,7 +264,7 @@ class FusedEngine:
         for resident, (start, stop) in zip(residents, batch.task_rows, strict=True):
             resident.begin_step(stop - start)
         losses = self._backward(residents, batch)
-        taken = dict(zip(names, losses.tolist(), strict=True))
+        completed = dict(zip(names, losses.tolist(), strict=True))
         faults: dict[str, UpdateError] = {}
         for name, resident in zip(names, residents, strict=True):
             try:
@@ -272,10 +272,10 @@ class FusedEngine:
             except Exception as error:
                 raise_if_device_is_lost(error)
                 faults[name] = UpdateError(error)
-                del taken[name]
+                del completed[name]
         if faults:
-            raise PartialStepError(taken, faults)
-        return taken
+            raise PartialStepError(completed, faults)
+        return completed
 
     def _backward(self, residents: Sequence[ResidentTask], batch: PackedBatch) -> Tensor:
         """Leave each task's gradient in its adapter and return the tasks' losses, float32 ``[tasks]``."""

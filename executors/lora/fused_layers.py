@@ -1,5 +1,5 @@
-"""Layers of the base model that many LoRA adapters share: linear layers, each adapter applied only to its own
-rows, and a classifier's head, of which each task has its own, trained in full.
+"""Layers of the base model that serve many LoRA adapters. In a linear layer, each adapter is applied only to
+its own rows. Of a classifier's head, each task has a copy that is trained in full.
 
 The method of one shared base pass for many adapters is that of ASPEN/mLoRA (arXiv 2312.02515).
 """

@@ -34,7 +34,7 @@ class Objective(Protocol):
 
     @property
     def own(self) -> tuple[str, ...]:
-        """Dotted names of modules of which each task has its own, trained in full."""
+        """Dotted names of modules that each task has for itself and trains in full."""
 
     @property
     def position_offset(self) -> int:

@@ -9,9 +9,9 @@ from executors.lora.adapter import AdapterLayout, TrainedAdapter, initial_parame
 from executors.lora.batch import TokenSequence
 from executors.lora.dataset import Cursor, JsonlDataset, next_indices
 from executors.lora.fused_layers import HeadUse, SiteAdapter
+from executors.lora.lora_task import LoraTask, TaskState
 from executors.lora.randomness import StreamedMasks, derive_seed
 from executors.lora.segment_products import Rows
-from executors.lora.task import LoraTask, TaskState
 from executors.lora.tokens import Tokenizer
 
 

@@ -13,9 +13,9 @@ from transformers import (
 
 from executors.lora.adapter import AdapterLayout
 from executors.lora.fused_layers import FusedHead, FusedLinear
+from executors.lora.lora_task import LoraTask
 from executors.lora.objective import Objective
 from executors.lora.probe.proof import Proof
-from executors.lora.task import LoraTask
 
 UNLIMITED_TOKENS = 1_048_576
 """Longest sequence of a job."""
@@ -25,8 +25,8 @@ LEAST_TOKENS = 2
 
 _WINDOWS = ("sliding_window", "attention_chunk_size", "attention_window", "local_attention")
 _CHANGING_ROTARY = ("dynamic", "longrope")
-"""Kinds of rotary positions whose frequencies depend on the longest sequence of a batch, once it is longer
-than in the model's training: a neighbour would change them."""
+"""Rotary types that rescale with the longest sequence of a batch, beyond the length of the model's training.
+Another task's sequence would change the result."""
 
 
 def longest_sequence_tokens(config: PretrainedConfig, position_offset: int) -> int:
@@ -47,7 +47,7 @@ def longest_sequence_tokens(config: PretrainedConfig, position_offset: int) -> i
         if isinstance(window, int) and window > 0:
             limits.append(window)
     rotary = getattr(config, "rope_parameters", None) or {}
-    # One for all layers, or one for each kind of layer.
+    # The config has one entry for all layers, or one per layer type.
     for each in (rotary, *(value for value in rotary.values() if isinstance(value, dict))):
         if each.get("rope_type") in _CHANGING_ROTARY:
             limits.append(each.get("original_max_position_embeddings") or positions or UNLIMITED_TOKENS)
@@ -76,12 +76,12 @@ class SharedBase:
 
     Attributes:
         directory: directory of its files.
-        model: the model; its linear layers are replaced by those in ``sites``, and a classifier's head by the
-            one in ``heads``.
+        model: the model, with the linear layers in ``sites``, and for a classifier the head in ``heads``, in
+            place of its own.
         tokenizer: tokenizer of the model.
         objective: objective of its training.
         sites: layers that can have an adapter, by dotted name.
-        heads: modules of which each task has its own, trained in full: empty, or a classifier's head.
+        heads: modules that each task trains in full: the classifier's head; empty for language models.
         frozen_layers: number of first layers that can have no adapter.
         address: name by which users load the model: on the Hugging Face hub or elsewhere.
         proof: proof that its packed passes are right; None before the proof.

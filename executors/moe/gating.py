@@ -18,8 +18,8 @@ class Gating:
     Attributes:
         mode: one expert for each token, two, or two if the router's probabilities are close.
         threshold: T, in [0, 1], of adaptive gating: a token gets two experts when P1 - P2 <= T, for its two
-            largest probabilities (erratum G1). T = 0 is top-1, even for a token whose largest probabilities
-            are equal, as all are under a router of zeros; T = 1 is top-2. The default is the thesis's
+            largest probabilities (erratum G1). T = 0 is top-1, even for a token with equal largest
+            probabilities; a router of zeros makes them all equal; T = 1 is top-2. The default is the thesis's
             (section 5.4.3). The other modes ignore it.
         threshold_on: probabilities that P1 and P2 are of: ``all``, the softmax over all experts; ``chosen``,
             that softmax divided by P1 + P2, which depends on the difference of two logits alone. Section
@@ -28,8 +28,9 @@ class Gating:
 
             ``normalized``, as in Mixtral and in section 5.4.3: probabilities divided by the sum of those
             selected. So a single expert has weight 1, and if all experts are equal the layer equals a dense
-            one. A constant weight would never train the router, so the gradient of a single expert's weight
-            is that of P1 with the divisor held constant, P1' / P1: Switch's gradient, scaled like its output.
+            one. A constant weight would never train the router. So the gradient of a single expert's weight
+            is that of P1 with the divisor held constant, P1' / P1. This is Switch's gradient, scaled like its
+            output.
 
             ``probability``, as in Switch: the probabilities themselves.
 

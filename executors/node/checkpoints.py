@@ -150,7 +150,7 @@ class CheckpointStore:
         """Return the folder of a job, for a writer that is not replaced."""
         folder = self._job_folder(job_id)
         folder.mkdir(parents=True, exist_ok=True)
-        newest_token = max((taken for taken, _ in self._published(folder)), default=token)
+        newest_token = max((published for published, _ in self._published(folder)), default=token)
         if token < newest_token:
             raise StaleWriterError(f"{job_id}: token {token} was replaced by {newest_token}")
         return folder

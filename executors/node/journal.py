@@ -13,8 +13,8 @@ from schemas import codec
 from schemas.base import Record
 
 APPLIED_IDS_KEPT = 4_096
-"""Most commands that a worker may publish again after a crash, with a wide margin: those since its last
-snapshot."""
+"""Most commands that a worker may publish again after a crash: all since its last snapshot, with a wide
+margin."""
 
 JOURNAL_FILE = "journal.json"
 

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from executors.node.commands import Acceptance, CommandLog, CommandLogError
 from executors.node.journal import Journal, JournalError, JournalFile
-from executors.node.node import NodeService
+from executors.node.node_service import NodeService
 from executors.node.reports import FleetReports, Heartbeat
 from executors.node.room import DiskSpace, NoRoomError, is_for_lack_of_room
 from executors.node.runner import (
@@ -26,7 +26,7 @@ from executors.node.runner import (
 )
 from executors.node.settings import ExecutorSettings
 from schemas.fleet import NodeOffline
-from schemas.services import EXIT_FAILED, EXIT_UNFIT, SETTINGS_FAULTS, begin_service, described_fault
+from schemas.service_base import EXIT_FAILED, EXIT_UNFIT, SETTINGS_FAULTS, begin_service, described_fault
 from streams.installation import install_policies
 from streams.kafka.faults import BrokerError, UnansweredError
 

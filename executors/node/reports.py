@@ -1,4 +1,4 @@
-"""The node's `fleet` events, none lost and none duplicated by a retry; and its heartbeats."""
+"""Heartbeats and other `fleet` events of a node. No event is lost, and none is duplicated by a retry."""
 
 import logging
 import threading
@@ -17,7 +17,8 @@ _log = logging.getLogger(__name__)
 
 
 class ReportError(RuntimeError):
-    """A report did not reach the broker. Its cause is not committed, so a restart repeats it."""
+    """A report did not reach the broker. The command that caused it is not committed, so a restart repeats
+    the report."""
 
 
 class FleetReports:
@@ -81,7 +82,8 @@ class FleetReports:
 
 
 class Heartbeat:
-    """Send heartbeats within the block. None follows it: it would bring the node online again."""
+    """Send heartbeats within the block. No heartbeat is sent afterwards, since it would bring the node online
+    again."""
 
     def __init__(self, reports: FleetReports, beat: NodeHeartbeat, interval_s: float) -> None:
         self._reports = reports

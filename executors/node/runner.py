@@ -16,7 +16,7 @@ from executors.node.settings import ExecutorSettings
 from schemas.commands import Command
 from schemas.errors import MissingExtraError
 from schemas.fleet import FleetEvent
-from schemas.services import SETTINGS_FAULTS, described_fault
+from schemas.service_base import SETTINGS_FAULTS, described_fault
 
 GROUP = "millrace.runners"
 

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from schemas.base import Identifier
 from schemas.fleet import RunnerNames
-from schemas.services import SHORTEST_S, ServiceSettings
+from schemas.service_base import SHORTEST_S, ServiceSettings
 
 LONGEST_HEARTBEAT_S = 3_600.0
 

@@ -1,7 +1,7 @@
 """The fork server: a process that has imported torch and nothing else, from which others are forked.
 
-It is multiprocessing's, and may be shared: a process that was forked from it forks its own processes from it
-too, whereas multiprocessing would start another, whose imports take five seconds of a core.
+It is multiprocessing's server, and may be shared: a process that was forked from it forks its own processes
+from it too. Multiprocessing would start another server, whose imports take five seconds of a core.
 
 `python -P -m executors.processes.fork_server DESCRIPTOR MODULE...` is a separate one, and listens on an
 inherited Unix socket. On SIGTERM it ends after all processes that were forked from it.
@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, cast
 
-from schemas.services import require_extra_of
+from schemas.service_base import require_extra_of
 
 PRELOADED = (
     "torch",

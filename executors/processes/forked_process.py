@@ -22,7 +22,7 @@ from typing import Generic, TypeVar
 from pydantic import BaseModel, TypeAdapter
 
 from executors.processes.fork_server import PRELOADED, Surroundings, prepare, share
-from schemas.services import begin_log
+from schemas.service_base import begin_log
 
 M = TypeVar("M")
 
@@ -98,7 +98,7 @@ class ForkedProcess(Generic[M]):
 def warm_up(*modules: str) -> int:
     """Wait until there is a fork server that has imported torch, transformers, peft and these modules.
 
-    It is the server from which this process was forked, if any, or one of its own.
+    It is the server from which this process was forked. If it was not forked, it starts a server.
 
     Returns:
         Number of CUDA devices.

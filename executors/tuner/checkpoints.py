@@ -1,5 +1,5 @@
-"""State of a job between two of its tasks: read, written, and published once it is done; parts of a shared
-adapter by job.
+"""State of a job between two of its tasks: it is read and written, and published once the job is done. A
+shared adapter is divided into the parts of its jobs.
 
 The flat vector of a shared run has the low-rank matrices, then the head of each job in the order of the
 command. For a language model, heads are empty and each job uses the whole vector.
@@ -15,9 +15,9 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from executors.lora.adapter import AdapterLayout
-from executors.lora.checkpoint import ADAPTER_TENSORS, decode_state, encode_state, publish_adapter
+from executors.lora.lora_task import AdapterState, LoraTask, TaskState
 from executors.lora.shared_base import SharedBase
-from executors.lora.task import AdapterState, LoraTask, TaskState
+from executors.lora.task_files import ADAPTER_TENSORS, decode_state, encode_state, publish_adapter
 from executors.node.checkpoints import Checkpoint, StaleWriterError
 from executors.node.files import digest_of
 from executors.node.places import result_path
@@ -104,7 +104,7 @@ class TuningCheckpoints:
         """Return the adapter of a finished job, to start another job from; None if it was removed.
 
         Args:
-            workload: that of the other job, which adapts the same layers.
+            workload: workload of the job to start, which adapts the same layers.
             digest: digest of the adapter; None for any.
         """
         final = self._files.store.conclusion(job_id)
@@ -144,7 +144,7 @@ class TuningCheckpoints:
             path=path,
             digest=publish_adapter(encoded, self._output_root / path),
         )
-        # The adapter is kept: its receiver may have to start from it again.
+        # The adapter is kept, since its receiver may have to start from it again.
         self._files.conclude(job_id, generation, saved.state.samples_done, finished, encoded)
         return finished
 

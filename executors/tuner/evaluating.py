@@ -8,7 +8,7 @@ from typing import Literal
 from executors.tuner.opening import TrainingJob
 from executors.tuner.reports import TaskReports
 from executors.tuner.settings import TunerSettings
-from executors.tuner.team import Team
+from executors.tuner.task_rank import TaskRank
 from executors.tuner.training import TrainingStep
 
 _PER_EPOCH = 4
@@ -26,9 +26,9 @@ class Evaluations:
     """Evaluations of the jobs of one task."""
 
     def __init__(
-        self, team: Team, leads: bool, watched_epochs: int, settings: TunerSettings, reports: TaskReports
+        self, rank: TaskRank, leads: bool, watched_epochs: int, settings: TunerSettings, reports: TaskReports
     ) -> None:
-        self._team = team
+        self._rank = rank
         self._leads = leads
         self._watched_epochs = watched_epochs
         self._settings = settings
@@ -99,24 +99,24 @@ class Evaluations:
         )
 
     def _accuracy(self, job: TrainingJob) -> float | None:
-        return accuracy_of(self._team, job, self._settings)
+        return accuracy_of(self._rank, job, self._settings)
 
     def _report(
         self, job: TrainingJob, accuracy: float, phase: Literal["own", "donor"], epochs: float
     ) -> None:
         spell = self._spells.pop(job.job_id, _Spell())
         if self._leads:
-            partner = next((each.job_id for each in self._team.jobs if each is not job), None)
-            step = self._team.measured(spell.steps) if spell.steps else None
+            partner = next((each.job_id for each in self._rank.jobs if each is not job), None)
+            step = self._rank.measured(spell.steps) if spell.steps else None
             self._reports.evaluated_soon(job, partner, accuracy, phase, epochs, spell.losses, step)
 
 
-def accuracy_of(team: Team, job: TrainingJob, settings: TunerSettings) -> float | None:
+def accuracy_of(rank: TaskRank, job: TrainingJob, settings: TunerSettings) -> float | None:
     """Return a job's accuracy with the present weights; None without validation data."""
     validation = job.loader.validation
     if validation is None:
         return None
-    right, total = team.count_right(job, min(len(validation), settings.evaluation_samples))
+    right, total = rank.count_right(job, min(len(validation), settings.evaluation_samples))
     return right / total
 
 

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 
 from executors.lora.adapter import TrainedAdapter
-from executors.lora.task import AdapterState
+from executors.lora.lora_task import AdapterState
 from executors.node.checkpoints import StaleWriterError
 
 _log = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ from typing import Generic, TypeVar
 import torch
 
 from executors.lora.adapter import AdapterLayout, TrainedAdapter
+from executors.lora.lora_task import AdapterState, LoraTask, TaskState
 from executors.lora.resident import new_state
 from executors.lora.shared_base import SharedBase
-from executors.lora.task import AdapterState, LoraTask, TaskState
 from executors.tuner.checkpoints import SavedJob, TuningCheckpoints, fresh_from, lora_task, shared_state
 from executors.tuner.data import Loader, Loaders, TokenizedFile
 from executors.tuner.faults import FieldError, UnfitMergeError, fault_in, fault_of
@@ -78,8 +78,8 @@ class TrainingJob:
 
     @property
     def shows_donor(self) -> bool:
-        """Whether its accuracy with its donor's weights is meaningful: only after training of its own head,
-        if it has one."""
+        """Whether its accuracy with its donor's weights is meaningful. If it has a head of its own, it is not
+        before that head is trained."""
         return self.layout.head_size == 0
 
     @property
@@ -98,8 +98,8 @@ class OpenTask:
 
     Attributes:
         jobs: in the order of the command.
-        state: state that the present phase continues from; None for a new adapter, and on other ranks than
-            the leader, which sends it.
+        state: state that the present phase continues from. None for a new adapter, and on all ranks but the
+            leader, which sends it.
     """
 
     jobs: list[TrainingJob]
@@ -107,7 +107,7 @@ class OpenTask:
 
 
 def refuse_unfit_merge(mode: TransferMode, orders: Sequence[JobOrder]) -> None:
-    """Check that the jobs of a task can share an adapter, if they are to.
+    """Check that the jobs of a merged task can share an adapter.
 
     Raises:
         UnfitMergeError: they cannot; names the field that differs.
@@ -130,7 +130,7 @@ def open_task(
     loaders: Loaders,
     settings: TunerSettings,
 ) -> OpenTask:
-    """Open a task. Only its leader reads checkpoints, and sends their content to the others.
+    """Open a task. Only its leader reads checkpoints; it sends their content to the other ranks.
 
     Raises:
         JobError: a job cannot be trained.
@@ -156,7 +156,7 @@ def open_task(
 def adapter_for(
     mode: TransferMode, jobs: Sequence[TrainingJob], state: AdapterState | None, device: torch.device
 ) -> TrainedAdapter:
-    """Return the adapter of the task's present phase, as the first unfinished job trains it.
+    """Return the adapter of the task's present phase: that of the first unfinished job.
 
     Args:
         state: state to continue from; None for a new adapter.
@@ -272,26 +272,26 @@ def _state(
 
 
 def _shared_state(jobs: Sequence[TrainingJob], saved: Sequence[SavedJob | None]) -> AdapterState | None:
-    """Return the state of the newer of two checkpoints of one adapter, which covers both jobs."""
+    """Return the state in the newer of two checkpoints of one adapter. It covers both jobs."""
     there = [each for each in saved if each is not None]
     if not there:
         return None
     newest = max(there, key=lambda each: each.progress.position.iterations)
     for job in jobs:
-        beside = newest.progress.beside
-        if not job.is_over and beside is not None and beside.job_id == job.job_id:
-            job.move_to(_going_on(beside))
+        other = newest.progress.beside
+        if not job.is_over and other is not None and other.job_id == job.job_id:
+            job.move_to(_going_on(other))
     owner = next(job for job, each in zip(jobs, saved, strict=True) if each is newest)
     return shared_state(owner.layout, newest.state, owner.head, newest.other_head)
 
 
 def _going_on(position: JobPosition) -> JobPosition:
-    """Return the position of a job that continues: only its own record states that it is over."""
+    """Return the position of a job that continues. Only the job's own record states whether it is over."""
     return position.model_copy(update={"is_over": False})
 
 
 class BackgroundOpening(Generic[T]):
-    """A task that a thread of its own opens."""
+    """A task that is opened by a background thread."""
 
     def __init__(self, load: Callable[[], T], is_halted: Callable[[], bool]) -> None:
         """Start; `is_halted` returns whether the task is to end."""

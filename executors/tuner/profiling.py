@@ -23,7 +23,7 @@ from executors.tuner.memory import BYTES_PER_GIB, most_bytes_kept
 from executors.tuner.messages import Outcome, Over, ProfilePart
 from executors.tuner.rank_resources import RankResources
 from executors.tuner.settings import TunerSettings
-from executors.tuner.team import Team, come_together
+from executors.tuner.task_rank import TaskRank, come_together
 from executors.tuner.training import TrainingStep
 from schemas.fleet import RunFailed, RunReport, RunStarted
 from schemas.merging.commands import ProfileOrdered
@@ -57,7 +57,7 @@ class Profile:
 
 def profile(
     command: ProfileOrdered,
-    team: Team,
+    rank: TaskRank,
     base: SharedBase,
     settings: TunerSettings,
     device: torch.device,
@@ -68,7 +68,7 @@ def profile(
     """Do a profile run, and return its results; None if it was halted. All ranks call it.
 
     Args:
-        team: the connected ranks, with the one job.
+        rank: the connected ranks, with the one job.
         deadline_s: on the monotonic clock.
         leads: whether this rank reports the results, and so computes the embedding.
         is_halted: returns whether this rank is to end the run.
@@ -79,20 +79,20 @@ def profile(
         TimeoutError: the time was over before the first step.
         PeerLostError: another rank is lost.
     """
-    run = _Run(command, team, settings, is_halted)
-    team.begin(team.jobs)
-    accuracy = accuracy_of(team, run.job, settings)
+    run = _ProfileTraining(command, rank, settings, is_halted)
+    rank.begin(rank.jobs)
+    accuracy = accuracy_of(rank, run.job, settings)
     until_s = time.monotonic() + _TRAINING_SHARE * max(deadline_s - time.monotonic(), 0.0)
-    with _memory_watched(team, base, device) as peak_bytes:
+    with _memory_watched(rank, base, device) as peak_bytes:
         trained = run.train(until_s, deadline_s)
     if run.ends():
         return None
     configurations = [run.measured(trained.steps)]
-    micro = team.micro_batch_size
+    micro = rank.micro_batch_size
     if micro > 1 and not run.ends(until_s):
-        team.micro_batch_size = micro // 2
+        rank.micro_batch_size = micro // 2
         configurations.append(run.measured(run.repeat(until_s)))
-    memory_bytes = max(row[0] for row in team.gather([peak_bytes[0]]))
+    memory_bytes = max(row[0] for row in rank.gather([peak_bytes[0]]))
     loader = run.job.loader
     embeddings = Embeddings((), (), 0)
     if leads:
@@ -119,18 +119,18 @@ class _Trained:
     accuracy_after_epoch: float | None = None
 
 
-class _Run:
+class _ProfileTraining:
     """Steps of a profile run. The leader's clock and the halts of all ranks end it."""
 
     def __init__(
         self,
         command: ProfileOrdered,
-        team: Team,
+        rank: TaskRank,
         settings: TunerSettings,
         is_halted: Callable[[], bool],
     ) -> None:
-        (self.job,) = team.jobs
-        self.team = team
+        (self.job,) = rank.jobs
+        self.rank = rank
         self._command = command
         self._settings = settings
         self._is_halted = is_halted
@@ -138,8 +138,8 @@ class _Run:
     def ends(self, until_s: float = math.inf) -> bool:
         """Return whether any rank is to end the run, or it is later than `until_s` for the leader; the same
         on all ranks."""
-        told = self.team.gather([int(self._is_halted()), int(time.monotonic() >= until_s)])
-        return any(is_halted for is_halted, _ in told) or bool(told[0][1])
+        gathered = self.rank.gather([int(self._is_halted()), int(time.monotonic() >= until_s)])
+        return any(is_halted for is_halted, _ in gathered) or bool(gathered[0][1])
 
     def train(self, until_s: float, deadline_s: float) -> _Trained:
         """Train for the ordered number of steps, or until the deadline; measure the accuracy once the data is
@@ -147,16 +147,16 @@ class _Run:
         shown = _Trained()
         job = self.job
         epoch_steps = -(-len(job.loader.training) // job.batch_size)
-        while (taken := len(shown.steps)) < self._command.iterations:
-            if self.ends(until_s if taken else deadline_s):
+        while (done := len(shown.steps)) < self._command.iterations:
+            if self.ends(until_s if done else deadline_s):
                 break
-            step = self._step(taken)
+            step = self._step(done)
             loss = reportable(step.losses[0])
             assert loss is not None, "a batch has tokens that bear loss"
             shown.losses.append(loss)
             shown.steps.append(step)
             if len(shown.steps) == epoch_steps:
-                shown.accuracy_after_epoch = accuracy_of(self.team, job, self._settings)
+                shown.accuracy_after_epoch = accuracy_of(self.rank, job, self._settings)
         if not shown.steps and not self.ends():
             raise TimeoutError(f"limit_s: {self._command.limit_s:g} s were over before the first step")
         return shown
@@ -169,12 +169,12 @@ class _Run:
         return steps
 
     def measured(self, steps: list[TrainingStep]) -> MeasuredStep:
-        return self.team.measured(steps[_UNTIMED_STEPS:] or steps)
+        return self.rank.measured(steps[_UNTIMED_STEPS:] or steps)
 
     def _step(self, number: int) -> TrainingStep:
         job = self.job
         job.iterations, job.drawn = number, number * job.batch_size
-        return self.team.step(())
+        return self.rank.step(())
 
 
 def _embed(base: SharedBase, loader: Loader, most: int, deadline_s: float) -> Embeddings:
@@ -183,17 +183,17 @@ def _embed(base: SharedBase, loader: Loader, most: int, deadline_s: float) -> Em
 
 
 @contextmanager
-def _memory_watched(team: Team, base: SharedBase, device: torch.device) -> Iterator[list[int]]:
+def _memory_watched(rank: TaskRank, base: SharedBase, device: torch.device) -> Iterator[list[int]]:
     """Measure the most memory of this rank's device that the steps in the block need, besides the memory held
     before (bytes). The list has one number after the block."""
     peak: list[int] = []
     if device.type != "cuda":
         yield peak
-        kept = most_bytes_kept(base.model, team.rehearse)
-        peak.append(kept + team.state_bytes)
+        kept = most_bytes_kept(base.model, rank.rehearse)
+        peak.append(kept + rank.state_bytes)
         return
     torch.cuda.reset_peak_memory_stats(device)
-    before_bytes = torch.cuda.memory_allocated(device) - team.state_bytes
+    before_bytes = torch.cuda.memory_allocated(device) - rank.state_bytes
     yield peak
     peak.append(max(torch.cuda.max_memory_allocated(device) - before_bytes, 0))
 
@@ -206,19 +206,19 @@ class ProfileRun:
         part: ProfilePart,
         surroundings: RankResources,
         base: SharedBase,
-        open_team: Callable[[], Team],
+        open_rank: Callable[[], TaskRank],
         folder: JobFolder,
     ) -> None:
         """Start nothing before `run`.
 
         Args:
-            open_team: opens the job.
+            open_rank: opens the job.
             folder: folder of the ranks' meeting.
         """
         self._part = part
         self._around = surroundings
         self._base = base
-        self._open_team = open_team
+        self._open_rank = open_rank
         self._folder = folder
 
     def run(self) -> None:
@@ -241,21 +241,21 @@ class ProfileRun:
         """Do the run, and return whether it was completed."""
         command, settings, membership = self._part.command, self._around.settings, self._part.membership
         deadline_s = time.monotonic() + command.limit_s
-        team = self._open_team()
+        rank = self._open_rank()
         try:
             meeting = come_together(
                 self._folder, membership, settings.worker_host, settings.join_timeout_s, self._is_halted
             )
-            team.join(meeting)
-            team.agree()
+            rank.join(meeting)
+            rank.agree()
             device, leads = self._around.device, membership.rank == 0
-            found = profile(command, team, self._base, settings, device, deadline_s, leads, self._is_halted)
+            found = profile(command, rank, self._base, settings, device, deadline_s, leads, self._is_halted)
             if found is not None:
                 self._report(TaskProfiled, **vars(found))
             return found is not None
         finally:
-            team.leave()
-            for job in team.jobs:
+            rank.leave()
+            for job in rank.jobs:
                 job.loader.close()
 
     def _fail(self, error: Exception) -> None:

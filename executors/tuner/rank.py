@@ -1,9 +1,9 @@
 """A rank of the tuner: one GPU, the base model, and one part of a task after another.
 
 Its loop differs from that of `executors.gang.rank`, where a rank has one job and ends with it: here the next
-part is sent while the present one runs. Between two tasks only adapter, optimizer and data change (runtime
-reuse, Ymir, section 6): the next task is opened while the present one trains, and the present one is written
-while the next one trains.
+part is sent while the present one runs. Between two tasks, only adapter, optimizer and data change (runtime
+reuse, Ymir, section 6). The next task is opened while the present task trains, and the results of a task are
+written while the next task trains.
 """
 
 from dataclasses import replace
@@ -34,8 +34,8 @@ from executors.tuner.pipeline.succession import FindSuccessor
 from executors.tuner.profiling import ProfileRun
 from executors.tuner.rank_resources import PartQueue, RankResources
 from executors.tuner.replicas import Replicas
-from executors.tuner.task import TaskRun
-from executors.tuner.team import Team
+from executors.tuner.task_rank import TaskRank
+from executors.tuner.task_run import TaskRun
 from schemas.merging.commands import TransferMode
 from schemas.merging.workload import MAX_ITERATIONS
 
@@ -48,7 +48,7 @@ class TaskOpener:
         self._loaders = loaders
         self._around = surroundings
 
-    def for_task(self, part: TaskPart, find_successor: FindSuccessor[Stages] = lambda: None) -> Team:
+    def for_task(self, part: TaskPart, find_successor: FindSuccessor[Stages] = lambda: None) -> TaskRank:
         """Open a task.
 
         Args:
@@ -68,9 +68,9 @@ class TaskOpener:
             self._loaders,
             self._around.settings,
         )
-        return self._team(command.mode, opened, membership, len(command.members), find_successor)
+        return self._rank(command.mode, opened, membership, len(command.members), find_successor)
 
-    def for_profile(self, part: ProfilePart) -> Team:
+    def for_profile(self, part: ProfilePart) -> TaskRank:
         """Open a job for its profile run.
 
         Raises:
@@ -81,16 +81,16 @@ class TaskOpener:
         # A profile run may take more steps than the job.
         total = MAX_ITERATIONS * job.batch_size
         job = replace(job, task=job.task.model_copy(update={"total_samples": total}))
-        return self._team("normal", OpenTask([job], None), part.membership, 1, lambda: None)
+        return self._rank("normal", OpenTask([job], None), part.membership, 1, lambda: None)
 
-    def _team(
+    def _rank(
         self,
         mode: TransferMode,
         opened: OpenTask,
         membership: Membership,
         nodes: int,
         find_successor: FindSuccessor[Stages],
-    ) -> Team:
+    ) -> TaskRank:
         settings, device = self._around.settings, self._around.device
         if opened.jobs[0].order.workload.pipeline:
             return Stages(opened, self._base, membership, nodes, settings, device, find_successor)
@@ -135,7 +135,7 @@ class TunerRank:
             find_index=IndexFiles(index_folder(environment)).find,
             form=base.objective.records,
         )
-        self._openings: dict[int, tuple[TaskPart, BackgroundOpening[Team]]] = {}
+        self._openings: dict[int, tuple[TaskPart, BackgroundOpening[TaskRank]]] = {}
         self._inbox = PartQueue(connection, self._open)
         self._surroundings = RankResources(
             cell=environment.cell,

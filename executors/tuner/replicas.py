@@ -10,7 +10,7 @@ from executors.gang.group import ProcessGroup
 from executors.gang.meeting import Meeting
 from executors.gang.messages import Membership
 from executors.lora.batch import TokenSequence
-from executors.lora.task import AdapterState
+from executors.lora.lora_task import AdapterState
 from executors.tuner.checkpoints import fresh_from
 from executors.tuner.data import annealing_exponent, draw_sources, shares
 from executors.tuner.faults import fault_of
@@ -19,14 +19,14 @@ from executors.tuner.memory import choose_micro_batch
 from executors.tuner.opening import OpenTask, TrainingJob, adapter_for, trained_first
 from executors.tuner.reports import measured_step
 from executors.tuner.settings import TunerSettings
-from executors.tuner.team import LastStep, Succession, agree_on_positions
+from executors.tuner.task_rank import LastStep, Succession, agree_on_positions
 from executors.tuner.training import Sample, Trainer, TrainingStep
 from schemas.merging.commands import TransferMode
 from schemas.merging.reports import MeasuredStep
 
 
 class Replicas:
-    """See `Team`."""
+    """See `TaskRank`."""
 
     can_reunite = True
     succession: Succession = "none"
@@ -54,7 +54,7 @@ class Replicas:
 
     @property
     def is_joined(self) -> bool:
-        """See `Team`, also for all methods below."""
+        """See `TaskRank`, also for all methods below."""
         return self._group is not None
 
     def join(self, meeting: Meeting | None) -> None:

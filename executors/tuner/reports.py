@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any, Literal, cast, get_args
 
+from executors.lora.lora_task import BYTES_PER_PARAMETER, AdapterState
 from executors.lora.shared_base import SharedBase
-from executors.lora.task import BYTES_PER_PARAMETER, AdapterState
 from executors.node.losses import reportable
 from executors.node.run_reports import RunReports
 from executors.tuner.checkpoints import NO_HEAD, SavedJob, head_of, own_state

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from executors.settings import BaseModelSettings, GangSettings, ThrottledSettings
-from schemas.services import SHORTEST_S
+from schemas.service_base import SHORTEST_S
 
 
 class TunerSettings(GangSettings, BaseModelSettings, ThrottledSettings):

@@ -22,10 +22,10 @@ from executors.lora.adapted_pass import adapters_placed, loss_logits, precision
 from executors.lora.adapter import AdapterLayout, TrainedAdapter
 from executors.lora.batch import PackedBatch, TokenSequence, pack
 from executors.lora.fused_layers import HeadUse, SiteAdapter
+from executors.lora.lora_task import AdapterState, LoraTask
 from executors.lora.randomness import SequenceMasks, derive_seed
 from executors.lora.segment_products import Rows
 from executors.lora.shared_base import SharedBase
-from executors.lora.task import AdapterState, LoraTask
 from executors.throttle import throttle
 
 AddUp = Callable[[Tensor], None]

@@ -35,7 +35,7 @@ from schemas.decisions import EventWithoutEffect, JobAdmitted, JobQuoted, JobRej
 from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
 from schemas.profiles import ProfileReported
 from schemas.topics import JOBS, JOBS_STATE
-from schemas.views import JobState
+from schemas.view_records import JobState
 
 RequestEvent = TypeVar(
     "RequestEvent",

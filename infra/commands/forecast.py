@@ -37,7 +37,7 @@ def forecast(
         own = own_forecasts(ledger, cell)
         forecasts = forecast_from_ledger(ledger, cell, left_out=own)
     if not own and not forecasts:
-        raise CommandError(f"{ledger}: no bid of the ledger can be judged, so there is no basis for prices")
+        raise CommandError(f"{ledger}: no bid of the ledger can be planned, so there is no basis for prices")
     zones: dict[str, dict[str, Any]] = {
         zone: {"opening_prices": [prices.model_dump(mode="json") for prices in opening]}
         for zone, opening in forecasts.items()

@@ -19,12 +19,12 @@ from infra.commands.options import (
 )
 from infra.commands.output import print_json, remark, show
 from infra.errors import CommandError
+from infra.lender.lending_zones import PresenceReader, lending_zone
 from infra.lender.prometheus import MeasuredLoad, Prometheus
 from infra.lender.reporting import LoadReporter
-from infra.lender.zones import PresenceReader, lending_zone
 from infra.workloads.elastic.loads import read_load_samples
 from schemas.inference import InferenceLoadReported
-from schemas.services import begin_service, stopped_by_signals
+from schemas.service_base import begin_service, stopped_by_signals
 
 Cell = Annotated[str, typer.Option(help="The zone's cell.", show_default=False)]
 Zone = Annotated[str, typer.Option(help="The zone that lends, one with `lending`.", show_default=False)]
@@ -37,7 +37,7 @@ def lender(
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
     json: Json = False,
 ) -> None:
-    """Lend what a zone's load leaves idle; its settings are MILLRACE_LENDER_* variables."""
+    """Lend the servers that a zone's load leaves idle. Settings are the variables MILLRACE_LENDER_*."""
     from infra.lender.service import LenderService, LenderSettings
 
     target = target_of(bootstrap_servers, topic_prefix, "inference")

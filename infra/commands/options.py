@@ -10,13 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
-from infra.deployment.folders import running_address
+from infra.deployment.deployment_folders import running_address
 from infra.errors import CommandError
 from infra.kafka.credentials import Credentials, Principal
 from infra.log.target import Target
 from schemas.cells import CellConfigured
 from schemas.kafka_connection import KafkaConnection, KafkaSettings
-from schemas.services import SETTINGS_FAULTS, described_fault
+from schemas.service_base import SETTINGS_FAULTS, described_fault
 from schemas.topics import TopicSpec
 from streams.replay.heads import KeptHead
 from streams.worker.cells_file import load_cells

@@ -10,7 +10,7 @@ from infra.commands.options import DEFAULT_PREFIX, BootstrapServers, Json, Topic
 from infra.commands.output import print_json, print_line
 from infra.errors import CommandError
 from infra.views.auction.price_map import price_map
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 from streams.policies.auction.zone import AuctionZone
 from streams.replay.present import cell_of_file, cell_on_kafka
 

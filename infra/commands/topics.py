@@ -43,7 +43,7 @@ def create(
 def list_topics(
     bootstrap_servers: BootstrapServers = None, topic_prefix: TopicPrefix = DEFAULT_PREFIX, json: Json = False
 ) -> None:
-    """List the topics as the broker has them."""
+    """List the topics of the broker."""
     rows = describe_topics(target_of(bootstrap_servers, topic_prefix, "auditor").kafka, topic_prefix)
     if json:
         print_json([asdict(row) for row in rows])

@@ -25,8 +25,8 @@ from infra.deployment.deployment import (
     principals,
     sole_user,
 )
+from infra.deployment.deployment_folders import Folders, default_data_dir
 from infra.deployment.executors import NodesAwaited
-from infra.deployment.folders import Folders, default_data_dir
 from infra.deployment.fork_server import ForkServer, fork_server
 from infra.deployment.settings_check import check_settings
 from infra.errors import CommandError
@@ -34,7 +34,7 @@ from infra.kafka.files import keep_to_owner
 from infra.kafka.settings import BrokerSettings, broker_settings
 from infra.log.target import Target
 from infra.progress import Progress
-from schemas.services import OTHERS
+from schemas.service_base import OTHERS
 from solvers.kernel_cache import keeping_fault
 from streams.worker.cells_file import load_cells
 
@@ -102,7 +102,7 @@ def up(
 def _run(
     broker: RunningBroker, layout: DeploymentSpec, server: ForkServer | None, progress: Progress
 ) -> None:
-    """Run services, and restart those that die, until an interrupt."""
+    """Run services until an interrupt, and restart every service that dies."""
     folders = layout.folders
     deployment = Deployment(layout, progress.show, server, progress.awaits)
     log = Target(layout.connection("auditor"), layout.target.prefix)

@@ -25,17 +25,17 @@ from streams.replay.heads import Head, KeptHead
 
 
 def likeness(found: WhatIf) -> str:
-    """Return a line about the differences that are effects of simulating alone."""
+    """Return a line that separates effects of the simulation from effects of the change."""
     jobs = list(found.jobs())
     strays = sum(not job.simulation_is_exact for job in jobs)
     if not strays:
         return (
-            f"simulated as it was, the ledger gives each of its {len(jobs)} jobs what the cell decided: "
-            "every difference below is due to the change"
+            f"simulated without the change, each of the {len(jobs)} jobs gets the cell's decision: every "
+            "difference below is due to the change"
         )
     return (
-        f"simulated as it was, the ledger gives {strays} of its {len(jobs)} jobs something else than the "
-        "cell decided: below, before → simulated as it was → after the change"
+        f"simulated without the change, {strays} of the {len(jobs)} jobs get another decision than the "
+        "cell's: below, before → simulated without the change → after the change"
     )
 
 
@@ -70,9 +70,9 @@ def difference_table(found: WhatIf, title: str) -> Table:
 
 def totals_tables(found: WhatIf) -> Iterator[Table]:
     """Yield tables of the cell and of its zones, with a row per figure and a column per side."""
-    boards = {"before": found.before, "simulated as it was": found.simulated, "after": found.after}
+    boards = {"before": found.before, "simulated": found.simulated, "after": found.after}
     if found.simulation_is_exact:
-        del boards["simulated as it was"]
+        del boards["simulated"]
     sides = {name: summarise(board) for name, board in boards.items()}
     yield summary_table("Totals", sides)
     yield from zone_tables(sides)
@@ -91,13 +91,13 @@ def check_ledger(ledger: Path, cell: str, kept: Iterable[KeptHead]) -> tuple[Hea
     Args:
         ledger: Ledger file.
         cell: Name of the cell.
-        kept: Heads that it must lead to.
+        kept: Heads of the log that the recomputed decisions must reach.
 
     Returns:
-        Its head, and a line if only that head shows whether the ledger is whole and unaltered.
+        The head of the recomputed log, and a warning if there is no file of decisions to compare it with.
 
     Raises:
-        CommandError: the decisions differ from the recomputed ones, or it does not lead to a kept head.
+        CommandError: the decisions differ from the recomputed ones, or these do not reach a kept head.
         ReplayError: a line is not an event in canonical form, or out of order.
     """
     decisions = ledger.with_name(DECISIONS_FILE)
@@ -109,7 +109,7 @@ def check_ledger(ledger: Path, cell: str, kept: Iterable[KeptHead]) -> tuple[Hea
     heads, faults = fold_file(ledger, cell, kept)
     if faults:
         raise CommandError(faults[0])
-    return heads[cell], [f"{decisions} is not there: nothing shows that the ledger is whole"]
+    return heads[cell], [f"{decisions} is missing: nothing proves that the ledger is complete"]
 
 
 def show_what_if(
@@ -128,7 +128,7 @@ def show_what_if(
     Args:
         ledger: Ledger file.
         cell: Name of the cell; None chooses the ledger's only one.
-        kept: Heads that the ledger must lead to.
+        kept: Heads of the log that the recomputed decisions must reach.
         cells: File with the other configuration; None starts from the ledger's own.
         edits: Changes to that configuration's file.
         alternative: Further changes to the configuration.
@@ -138,7 +138,7 @@ def show_what_if(
 
     Raises:
         CommandError: a change is impossible, the decisions in the ledger's folder are not its own, or it does
-            not lead to a kept head.
+            not reach a kept head.
         CellsFileError: the file is invalid.
         ReplayError: the ledger is invalid.
     """

@@ -8,7 +8,7 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from infra.deployment.folders import Folders
+from infra.deployment.deployment_folders import Folders
 from infra.errors import disk_faults
 from schemas.lora import Dataset
 
@@ -67,7 +67,7 @@ def pieces(patterns: Sequence[str], seed: int) -> list[str]:
 
 
 def write_task(folder: Path, name: str, texts: Sequence[str], held_back: int) -> None:
-    """Write a task's data as `name`.jsonl, and the first of its pieces as `name`-validation.jsonl."""
+    """Write the first `held_back` texts as `name`-validation.jsonl, and the others as `name`.jsonl."""
     write_records(folder / f"{name}-validation.jsonl", texts[:held_back])
     write_records(folder / f"{name}.jsonl", texts[held_back:])
 

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Literal
 
 from infra.broker import watched_broker
-from infra.demo.cell import CELL_FILE, pace_of, write_cell
 from infra.demo.data import write_datasets, write_next_steps
+from infra.demo.demo_cell import CELL_FILE, pace_of, write_cell
+from infra.demo.demo_environment import Scene, Stage, default_model, running_stage
 from infra.demo.experts import ExpertsScene, write_texts
 from infra.demo.loans import LoanScene, lender_settings
 from infra.demo.market import MarketScene
 from infra.demo.merging import MergingScene, write_tasks
-from infra.demo.stage import Scene, Stage, default_model, running_stage
 from infra.deployment.deployment import DeploymentSpec, principals, sole_user
-from infra.deployment.folders import Folders, default_data_dir
+from infra.deployment.deployment_folders import Folders, default_data_dir
 from infra.deployment.fork_server import fork_server
 from infra.deployment.settings_check import check_settings
 from infra.errors import CommandError, disk_faults

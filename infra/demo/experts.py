@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from infra.demo.data import pieces, write_records, write_task
-from infra.demo.stage import MODEL, Record, Stage
+from infra.demo.demo_environment import MODEL, Record, Stage
 from schemas.codec import Decision
 from schemas.decisions import JobCompleted
 from schemas.experts.outcomes import PlacementDecided

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from infra.demo.stage import MODEL, Record, Stage
+from infra.demo.demo_environment import MODEL, Record, Stage
 from schemas.codec import Decision
 from schemas.decisions import JobCompleted
 from schemas.elastic.workload import ElasticTerms, ElasticWorkload, TrainingHyperparameters

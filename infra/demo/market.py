@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from infra.demo.cell import FirstRun, zone_at
-from infra.demo.stage import Record, Stage
+from infra.demo.demo_cell import FirstRun, zone_at
+from infra.demo.demo_environment import Record, Stage
 from infra.figures.jobs import JobTimeline
 from infra.text import counted, first_of, time_s_of
 from infra.workloads.arrivals import Arrival

@@ -1,11 +1,12 @@
-"""The demo's merge: four fine-tuning jobs, one of which learns from another and completes sooner."""
+"""The demo's merge. There are four fine-tuning jobs; one starts from another's weights and completes
+sooner."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from infra.demo.data import pieces, write_task
-from infra.demo.stage import MODEL, Record, Stage
+from infra.demo.demo_environment import MODEL, Record, Stage
 from schemas.codec import Decision
 from schemas.decisions import JobCompleted
 from schemas.lora import Dataset
@@ -19,7 +20,7 @@ _VALIDATION_RECORDS = 60
 _RECORDS = {"code-pages": 240, "more-code-pages": 100, "help-pages": 240}
 _MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
-_DONOR, _LEARNER, _ALONE, _STRANGER = "code-pages", "more-code-pages", "private-code-pages", "help-pages"
+_DONOR, _LEARNER, _ALONE, _UNRELATED = "code-pages", "more-code-pages", "private-code-pages", "help-pages"
 _ACCURACY = 0.2
 
 
@@ -31,7 +32,7 @@ def write_tasks(folder: Path) -> None:
         end = start + _VALIDATION_RECORDS + _RECORDS[name]
         write_task(folder, name, tables[start:end], _VALIDATION_RECORDS)
         start = end
-    write_task(folder, _STRANGER, pages[: _VALIDATION_RECORDS + _RECORDS[_STRANGER]], _VALIDATION_RECORDS)
+    write_task(folder, _UNRELATED, pages[: _VALIDATION_RECORDS + _RECORDS[_UNRELATED]], _VALIDATION_RECORDS)
 
 
 def tuning_workload(
@@ -70,7 +71,7 @@ _WORKLOADS = {
     # An equal job that does not share its weights.
     _ALONE: tuning_workload(_LEARNER, 240, _ACCURACY, sharing=False),
     # Another rank: no adapter of the others can start from its weights.
-    _STRANGER: tuning_workload(_STRANGER, 40, rank=4),
+    _UNRELATED: tuning_workload(_UNRELATED, 40, rank=4),
 }
 
 
@@ -79,7 +80,7 @@ class MergingScene:
     """Submits the four jobs, and records their results."""
 
     stage: Stage
-    judged: MergeEvaluated | None = None
+    evaluated: MergeEvaluated | None = None
     """Decision that ended the merge of the job that learns."""
     completed: dict[str, JobCompleted] = field(default_factory=dict)
 
@@ -87,7 +88,7 @@ class MergingScene:
     def shortcomings(self) -> list[str]:
         if left := sorted(_WORKLOADS.keys() - self.completed.keys()):
             return [f"not done: {', '.join(left)}"]
-        if self.judged is None or self.judged.reason != "finished":
+        if self.evaluated is None or self.evaluated.reason != "finished":
             return [f"{_LEARNER} was not merged to its end"]
         if self.iterations(_LEARNER) >= self.iterations(_ALONE):
             return [f"{_LEARNER} was not done sooner than {_ALONE}"]
@@ -95,7 +96,7 @@ class MergingScene:
 
     @property
     def summary(self) -> str:
-        assert self.judged is not None, "a scene without shortcomings has a merge"
+        assert self.evaluated is not None, "a scene without shortcomings has a merge"
         return (
             f"a job that learned from another was done after {self.iterations(_LEARNER)} iterations; "
             f"the same job alone took {self.iterations(_ALONE)}"
@@ -110,7 +111,7 @@ class MergingScene:
         yield from stage.online("merging")
         stage.progress.show(
             f"*** {len(_WORKLOADS)} tuning jobs are submitted; {_ALONE} does not share, and the adapter of "
-            f"{_STRANGER} is of another rank"
+            f"{_UNRELATED} is of another rank"
         )
         for job_id, workload in _WORKLOADS.items():
             stage.submit(stage.zone("merging").id, job_id, workload, MergingTerms())
@@ -121,7 +122,7 @@ class MergingScene:
         self.stage.refuse_lost(records, list(_WORKLOADS))
         for record in records:
             match record.outcome if isinstance(record, Decision) else None:
-                case MergeEvaluated(job_id=job_id) as judged if job_id == _LEARNER:
-                    self.judged = judged
+                case MergeEvaluated(job_id=job_id) as evaluated if job_id == _LEARNER:
+                    self.evaluated = evaluated
                 case JobCompleted() as completed if completed.job_id in _WORKLOADS:
                     self.completed[completed.job_id] = completed

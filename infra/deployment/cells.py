@@ -57,8 +57,8 @@ def present_cells(target: Target) -> dict[str, PresentCell]:
     Raises:
         ReadError: the log cannot be read.
     """
-    # Decisions are read first: the cause of each is then among the events.
-    # A worker that was killed leaves duplicates.
+    # Decisions are read first, so the events that are read next include all of their causes.
+    # A killed worker leaves duplicates of decisions, so they are kept by id.
     with LogReader(target, [target.topic(DECISIONS)], "beginning") as reader:
         changes_of_layout = decisions_in(reader.to_end(), NodeMoved, ZoneAccepted)
         decided = {decision.id: decision for decision in changes_of_layout}
@@ -98,10 +98,10 @@ def configure_cells(
     timeout_s: float,
     check_running: Callable[[], None],
 ) -> list[LedgerCell]:
-    """Publish the configuration of each cell of a file that has none yet, and return when all are accepted.
+    """Publish the configuration of each new cell of a file, and return when all are accepted.
 
-    A cell may accept another configuration first, from an earlier start that ended before the acceptance.
-    Then that one holds.
+    An earlier start may have published another configuration and ended before it was accepted. If a cell
+    accepts that configuration first, it applies.
 
     `check_running` is called repeatedly during the wait for a worker; its errors end the wait.
 
@@ -117,8 +117,7 @@ def configure_cells(
     configured = []
     for cell in cells:
         present = held.get(cell.cell, cell)
-        # A file without an epoch leaves it to the first start.
-        # It has no version of the rules either: the workers choose that.
+        # The file may leave the epoch to the first start, and leaves the version of the rules to the workers.
         file_cell = cells_file.cell(cell.cell, present.epoch_s).model_copy(update={"rules": present.rules})
         configured.append(LedgerCell(present, cell.cell not in held, file_cell != present))
     return configured
@@ -130,7 +129,7 @@ def _publish(
     """Send configurations and wait until each cell has one.
 
     Returns:
-        The cells that had accepted another one before.
+        The cells that had accepted another configuration before.
     """
     overtaken = set()
     with Answers(target, CELLS) as answers:

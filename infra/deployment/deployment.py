@@ -14,8 +14,8 @@ from types import FrameType
 
 from infra.broker import RunningBroker
 from infra.deployment.cells import PresentCell, configure_cells, present_cells
+from infra.deployment.deployment_folders import Address, Folders, published_address
 from infra.deployment.executors import executor_environment, served_nodes
-from infra.deployment.folders import Address, Folders, published_address
 from infra.deployment.fork_server import Forks, fork_server
 from infra.deployment.service import Service, command
 from infra.errors import CommandError

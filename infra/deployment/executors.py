@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from executors.node.settings import LONGEST_HEARTBEAT_S
 from infra.deployment.cells import PresentCell
-from infra.deployment.folders import Folders
+from infra.deployment.deployment_folders import Folders
 from infra.log.reader import LogReader, events_in
 from infra.log.target import Target
 from infra.text import first_of

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from infra.errors import CommandError
 from infra.kafka.process import Restarts, SupervisedProcess
-from schemas.services import EXIT_UNANSWERED, EXIT_UNFIT
+from schemas.service_base import EXIT_UNANSWERED, EXIT_UNFIT
 
 LARGEST_LOG_BYTES = 10 * 1024 * 1024
 KEPT_LOGS = 3
@@ -18,7 +18,7 @@ KEPT_LOGS = 3
 STOP_TIMEOUT_S = 25.0
 """A little more than the timeout within which services stop in order."""
 _LOG_START = re.compile(r"^\S+ \S+ [A-Z]+ [\w.]+: ")
-"""Time, level and logger, as of `schemas.services.PlainFormatter`."""
+"""Time, level and logger, as of `schemas.service_base.PlainFormatter`."""
 
 
 class ServiceProcess(Protocol):

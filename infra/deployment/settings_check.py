@@ -9,8 +9,8 @@ from pathlib import Path
 from executors.node import ExecutorSettings
 from executors.node.runner import UnfitError, find_runners
 from infra.deployment.cells import first_layout
+from infra.deployment.deployment_folders import Folders
 from infra.deployment.executors import executor_environment, served_nodes
-from infra.deployment.folders import Folders
 from infra.errors import CommandError
 from infra.kafka.settings import broker_settings
 from infra.lender.service import LenderSettings
@@ -18,7 +18,7 @@ from schemas.cells import CellConfigured
 from schemas.errors import MissingExtraError, require_extra
 from schemas.installed import KINDS
 from schemas.kafka_connection import KafkaConnection
-from schemas.services import SETTINGS_FAULTS, ServiceSettings, described_fault
+from schemas.service_base import SETTINGS_FAULTS, ServiceSettings, described_fault
 from streams.kafka.faults import BrokerError
 from streams.solver.service import SolverSettings
 from streams.worker.settings import WorkerSettings

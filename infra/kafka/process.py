@@ -11,7 +11,7 @@ from pathlib import Path
 
 from infra.kafka import supervisor
 from schemas.interpreters import python_command
-from schemas.services import OTHERS
+from schemas.service_base import OTHERS
 
 MOST_RESTARTS = 5
 RESTART_WINDOW_S = 60.0

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from schemas.kafka_connection import ENVIRONMENT_PREFIX
-from schemas.services import SETTINGS_FAULTS, SHORTEST_S, described_fault
+from schemas.service_base import SETTINGS_FAULTS, SHORTEST_S, described_fault
 from streams.kafka.faults import BrokerError
 
 _BYTES_PER_MIB = 1024 * 1024

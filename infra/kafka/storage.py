@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from infra.kafka.files import FileLock, LockedError, write_private
-from schemas.services import OTHERS
+from schemas.service_base import OTHERS
 from streams.kafka.faults import BrokerError
 
 LOOPBACK = "127.0.0.1"

@@ -13,7 +13,7 @@ LONGEST_BRIDGED_INTERVALS = 3
 
 
 @dataclass(slots=True)
-class _Interval:
+class _ReportedInterval:
     """Sum, number and peak of the reports of one interval."""
 
     total: float
@@ -35,7 +35,7 @@ class LoadHistory:
     def __init__(self, interval_s: float = 300.0, kept_intervals: int = 14 * 288) -> None:
         """Make an empty history. `interval_s` is five minutes in the thesis (section 3.6)."""
         self.interval_s = interval_s
-        self._intervals: deque[_Interval] = deque(maxlen=kept_intervals)
+        self._intervals: deque[_ReportedInterval] = deque(maxlen=kept_intervals)
         self.last = -1
         """Interval of the latest report; negative before the first."""
         self.latest_s = -math.inf
@@ -91,7 +91,7 @@ class LoadHistory:
         past.latest_s = (index + 1) * self.interval_s
         return past
 
-    def _at(self, index: int) -> _Interval | None:
+    def _at(self, index: int) -> _ReportedInterval | None:
         place = index - self.first
         return self._intervals[place] if 0 <= place < len(self._intervals) else None
 
@@ -104,11 +104,11 @@ class LoadHistory:
         before = self._intervals[-1].mean if self._intervals else None
         for number in range(1, missing + 1):
             if missing > LONGEST_BRIDGED_INTERVALS or before is None:
-                self._intervals.append(_Interval(0.0, 0, 0.0))
+                self._intervals.append(_ReportedInterval(0.0, 0, 0.0))
             else:
                 between = before + (load - before) * number / (missing + 1)
-                self._intervals.append(_Interval(between, 1, between))
-        self._intervals.append(_Interval(0.0, 0, 0.0))
+                self._intervals.append(_ReportedInterval(between, 1, between))
+        self._intervals.append(_ReportedInterval(0.0, 0, 0.0))
         self.last = index
 
 

@@ -133,8 +133,9 @@ class Lender:
         A report that is earlier than the latest, or repeats it, changes nothing.
 
         Args:
-            received_s: Time of receipt. A report with a later time counts as of this one, as in the cell:
-                otherwise, a sender whose clock is ahead would silence the others until its time comes.
+            received_s: Time of receipt. A report with a later time counts as of the present time, as in the
+                cell. Otherwise, a sender with a fast clock would make later reports of others stale until its
+                time is reached.
         """
         report = _as_received(report, received_s)
         before = self.history.last

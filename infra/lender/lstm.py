@@ -129,8 +129,8 @@ def recent_loads(history: LoadHistory) -> list[float]:
 
 
 def _context(history: LoadHistory, index: int, load: float, deviation: float) -> list[float]:
-    """Return what a forecast depends on besides the window: hour and weekday as sines and cosines of the time
-    of the next interval, how the season changes to it, and the load's distance from the season.
+    """Return the inputs of a forecast besides the window: hour and weekday of the next interval, as sines and
+    cosines; the change of the season up to that interval; and the load's distance from the season.
 
     Args:
         index: Interval of the load; the forecast is of the next one.

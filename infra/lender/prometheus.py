@@ -86,13 +86,13 @@ class _Answer(BaseModel):
     """Reasons why an answer may be incomplete: a remote store did not answer, samples were left out."""
 
 
-class _Refusal(BaseModel):
+class _ErrorReply(BaseModel):
     status: Literal["error"]
     error: str
 
 
-_REPLY: TypeAdapter[_Answer | _Refusal] = TypeAdapter(
-    Annotated[_Answer | _Refusal, Field(discriminator="status")]
+_REPLY: TypeAdapter[_Answer | _ErrorReply] = TypeAdapter(
+    Annotated[_Answer | _ErrorReply, Field(discriminator="status")]
 )
 
 
@@ -226,7 +226,7 @@ class Prometheus:
             reply = _REPLY.validate_json(body)
         except ValidationError as error:
             raise LoadQueryError(f"{self._url}: no answer of Prometheus: {_first_line(error)}") from None
-        if isinstance(reply, _Refusal):
+        if isinstance(reply, _ErrorReply):
             raise LoadQueryError(f"{self._url}: {query}: {reply.error[:_EXCERPT]}")
         if reply.warnings:
             raise LoadQueryError(

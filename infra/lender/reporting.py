@@ -1,4 +1,4 @@
-"""Publishing the load of a zone, as it is measured or as a file has it."""
+"""Publication of a zone's load, which is measured or read from a file."""
 
 import threading
 import time
@@ -31,7 +31,7 @@ class LoadReporter:
         self._publisher: EventPublisher | None = None
         self._fault: str | None = None
         self._silent: tuple[tuple[str, ...], tuple[str, ...]] = (), ()
-        """Servers without series: not scraped ones, and scraped ones."""
+        """Servers without series, first those that Prometheus does not scrape, then those that it does."""
 
     def measure(
         self,

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from infra.lender.forecast import Forecaster, SeasonalNaive, Selection
 from infra.lender.lending import Lender, LendingParameters
-from infra.lender.zones import lending_zone, loans, zone_states
+from infra.lender.lending_zones import lending_zone, loans, zone_states
 from infra.log.publisher import EventPublisher, PublishError
 from infra.log.reader import LogReader, decisions_in
 from infra.log.target import ANSWER_TIMEOUT_S, Target
@@ -23,17 +23,17 @@ from schemas.codec import Decision, InvalidRecordError, decode_event
 from schemas.decisions import EventFaulted, EventIgnored, EventWithoutEffect, NodeMoved
 from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceEvent, InferenceLoadReported
 from schemas.loans import LoanChanged, OfferAnswered, ReclaimEnded, ReclaimPlanned
-from schemas.services import SHORTEST_S, ServiceSettings
+from schemas.service_base import SHORTEST_S, ServiceSettings
 from schemas.topics import DECISIONS, INFERENCE, ZONES_STATE
-from schemas.views import ZoneState
+from schemas.view_records import ZoneState
 from streams.kafka.administration import Administration
 from streams.kafka.faults import BrokerError
 from streams.kafka.reader import ReadError
 from streams.kafka.records import ReadRecord
 
 LEAST_INTERVAL_S = 0.5
-"""Shortest interval: the lender reads the log and the clock a few times a second, and keeps two weeks of
-intervals, which are two million of this length."""
+"""Shortest interval. The lender reads the log and the clock a few times a second. It keeps the intervals of
+two weeks, so two million of this length."""
 Duration = Annotated[float, Field(ge=SHORTEST_S, le=31_536_000)]
 
 

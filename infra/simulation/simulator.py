@@ -19,8 +19,8 @@ from schemas.codec import Decision, Envelope
 from schemas.jobs import JobSubmitted
 from schemas.registry import TOPIC_BY_EVENT
 from schemas.topics import JOBS
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 
 SOURCE = "millrace/simulate"
 """CloudEvents source of the events of a simulation."""
@@ -58,10 +58,10 @@ class Participant(Protocol):
 class Simulation:
     """One cell, its nodes and other participants, from the cell's epoch to the end of all jobs.
 
-    It ends with the first tick at which there are no more inputs, every job that ends by itself is over, and
-    nodes have no more reports but those of services. It does not end before the last deadline, far ones left
-    out, so simulations of the same jobs under different policies cover the same time. It ends 30 days after
-    the last input and the last deadline even if jobs are not over.
+    It ends with the first tick after the last input at which all jobs that end by themselves are over, and
+    nodes have no reports left except those of services. It does not end before the last deadline, far ones
+    left out, so simulations of the same jobs under different policies cover the same time. It ends 30 days
+    after the last input and the last deadline even if jobs are not over.
     """
 
     def __init__(

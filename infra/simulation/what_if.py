@@ -30,8 +30,8 @@ from schemas.fleet import (
 )
 from schemas.rules import RulesAdopted
 from schemas.solves import SolveFinished
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 from streams.replay.files import read_ledger_file
 
 Step = tuple[LedgerEvent, list[Decision]]

@@ -60,8 +60,8 @@ def describe(record: Event | Outcome, policy: str | None = None) -> list[str]:
         case RunProgressed():
             done = ", run complete" if record.complete else ""
             at = f"{record.samples_done} samples{_loss(record.loss, 4)}"
-            taken = "" if record.memory_gib is None else f" and at most {record.memory_gib:.3g} GiB"
-            return [f"{record.node} is at {at}, after {record.node_s:.1f} s of its time{taken}{done}"]
+            memory = "" if record.memory_gib is None else f" and at most {record.memory_gib:.3g} GiB"
+            return [f"{record.node} is at {at}, after {record.node_s:.1f} s of its time{memory}{done}"]
         case RunFinished():
             return [f"{record.node} has done all {record.samples_done} samples{_loss(record.loss, 4)}"]
         case CommandRefused():

@@ -16,19 +16,19 @@ BLOCK_MEAN_GAPS = 10
 """Length of a block with a constant arrival rate (mean gaps)."""
 
 LOG_RATE_VARIANCE = 1.7
-"""Variance of the natural logarithm of the arrival rate. It makes the coefficient of variation of the gaps
-2.5, as on Philly; a Poisson process has 1."""
+"""Variance of the natural logarithm of the arrival rate. With it, the coefficient of variation of the gaps is
+2.5, as on Philly. In a Poisson process, it is 1."""
 
 RATE_MEMORY = 0.5
-"""Autocorrelation of the logarithm of the rate from block to block. It makes that of the arrivals counted by
-ten mean gaps 0.47, as on Philly."""
+"""Autocorrelation of the logarithm of the rate between successive blocks. With it, the number of arrivals in
+ten mean gaps has an autocorrelation of 0.47, as on Philly."""
 
 TENANT_SHARES = (0.505, 0.190, 0.122, 0.091, 0.024, 0.017, 0.017, 0.014, 0.009, 0.005, 0.006)
 """Shares of the jobs of Philly's virtual clusters, the smallest ones together."""
 
 TENANT_MEMORY = 0.70
-"""Probability that a job has the tenant of the job before it, regardless of the shares. On Philly 80 % of the
-jobs follow one of the same tenant; the shares alone would explain 32 %."""
+"""Probability that a job gets the tenant of the job before it; otherwise, a tenant is drawn by the shares.
+On Philly, 80 % of the jobs follow a job of the same tenant. With draws by the shares alone, 32 % would."""
 
 MEDIAN_DURATION_S = 1_173.0
 LOG_DURATION_DEVIATION = 2.14
@@ -96,16 +96,17 @@ def place_in_trace(jobs: Sequence[TraceJob], count: int, seed: int, first: int =
 def stretched(run: Sequence[TraceJob], span_s: float) -> list[Arrival]:
     """Return jobs of a trace with their time scaled linearly to `span_s`.
 
-    One factor scales every gap, so the burstiness of the trace is kept. Jobs of one time are all at 0.
+    One factor scales every gap, so the burstiness of the trace is kept. If all jobs have the same time, they
+    arrive at 0.
     """
     return _scaled([Arrival(job.submit_time_s, job.user, job.gpu_s) for job in run], span_s)
 
 
 def generate(count: int, span_s: float, seed: int) -> list[Arrival]:
-    """Generate `count` arrivals within `span_s`, as bursty and as unevenly shared among tenants as Philly.
+    """Generate `count` arrivals within `span_s`, with the burstiness and the shares of tenants of Philly.
 
-    Arrivals are a Cox process: Poisson at a rate that is constant for a block of `BLOCK_MEAN_GAPS` and whose
-    logarithm is a stationary Gaussian autoregression.
+    Arrivals are a Cox process. Its rate is constant for a block of `BLOCK_MEAN_GAPS`. From block to block,
+    the logarithm of the rate is a stationary Gaussian autoregression.
     """
     users = tenants(count, random.Random(f"{seed}/tenants"))
     sizes = random.Random(f"{seed}/sizes")
@@ -143,7 +144,7 @@ def cox_times(
 
 
 def tenants(count: int, rng: random.Random) -> list[str]:
-    """Return the user of each job, with the shares of Philly's virtual clusters and in runs as long."""
+    """Return the user of each job. Shares of users, and runs of jobs of one user, are those of Philly."""
     names = [f"tenant-{index + 1}" for index in range(len(TENANT_SHARES))]
     users: list[str] = []
     for _ in range(count):

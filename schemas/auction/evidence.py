@@ -158,9 +158,9 @@ class Offer(Record):
     slot are decided together."""
     plan: Plan | None
     plan_gap_micros: Amount | None
-    """Bound on the difference of this plan's critical value to that of the cheapest plan: 0 if this is proven
-    to be the cheapest, more if the search ended by its budget of counted steps and this is the best plan
-    found. None without a plan, and under policies that do not search for the cheapest."""
+    """Bound on the difference between the critical values of this plan and of the cheapest plan. It is 0 if
+    this plan is proven to be the cheapest, and more if the budget of counted steps ended the search. None
+    without a plan, and under policies that do not search for the cheapest."""
     speeds: tuple[CountedSpeed, ...]
     """Speeds that the plan assumes, by GPU type; missing types cannot run the task."""
     memory: CountedMemory | None = None

@@ -12,8 +12,8 @@ from schemas.facts import Fault
 from schemas.kind import PolicySettings
 
 MAX_BATCH_NODE_SLOTS = 2**17
-"""Most pairs of a node and a slot in a zone whose bids are decided in batches: a solver gets the room of each
-pair, which is 5 MB of a record, and Kafka accepts records up to 8 MiB."""
+"""Most pairs of a node and a slot in a zone that decides bids in batches. A solver gets the room of each
+pair, in all 5 MB of a record, and Kafka accepts records up to 8 MiB."""
 
 MAX_NODE_CLASSES = 4
 """Most pairs of GPU type and tariff in a zone. The different speeds of more such classes have too many

@@ -23,9 +23,9 @@ SpeedFrom = Literal["declared", "measured", "offline", "assumed"]
 published profiles; `declared`: by its user; `assumed`: none of these, so that it is expected to run for the
 zone's `assumed_running_s`."""
 DurationErrorPercent = Annotated[float | None, Field(ge=0)]
-"""Expected error of a running time: that of the curve through measured steps and, once the job runs, a mean
-of the latest deviations of its speed from the expected one, in which older ones fade. None where nothing was
-measured."""
+"""Expected error of a running time. Before the job runs, it is that of the curve through measured steps.
+While it runs, it is a fading mean of the deviations of its speed from the expected speed. None where nothing
+was measured."""
 
 ResizeReason = Literal[
     "started",

@@ -49,8 +49,8 @@ class ElasticPolicy(PolicySettings):
     which it is placed on loaned servers first, since it starts over after a preemption. A longer one is
     placed on training servers first. The thesis has no such limit."""
     patience_s: Annotated[float, Field(ge=LEAST_S, le=31_536_000)] = 21_600.0
-    """Wait after which a job precedes shorter ones, in turn with those of other users, and servers are held
-    for it (scheme `lyra`). In the thesis it may wait forever."""
+    """Wait after which a job precedes shorter jobs, and servers are held for it (scheme `lyra`). Such jobs of
+    different users take turns. In the thesis it may wait forever."""
     scenario: Scenario = "basic"
     """Abilities of jobs that are used besides scaling (section 3.7.1). `basic`: fungible jobs run on either
     pool, training servers or loaned ones. `advanced`: in addition, elastic heterogeneous jobs span both

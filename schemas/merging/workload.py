@@ -33,8 +33,8 @@ class TuningHyperparameters(LoraHyperparameters):
     """Whether activations are computed again in the backward pass rather than kept (ckpt)."""
 
     def needed_alike(self, mode: Literal["temporal", "spatial"]) -> dict[str, Any]:
-        """Return the fields that must be equal in merged jobs, since they share an adapter; in a shared run
-        (`spatial`), also those of the computation. The order of modules is irrelevant."""
+        """Return the fields that must be equal in merged jobs: those of the adapter that they share, and in a
+        shared run (`spatial`) those of its computation too. The order of modules is irrelevant."""
         alike: dict[str, Any] = {
             "rank": self.rank,
             "alpha": self.alpha,

@@ -17,8 +17,8 @@ A_CLASS_LOWER = 1 - 1 / CLASSES_PER_OCTAVE
 MOST_CLASSES = 512
 """Most classes, to bound the state: sixteen octaves without gaps. With more, two neighbours are merged."""
 _ROUNDING = 1e-12
-"""Relative tolerance. Losers are counted at the price level at which they lost, which is the edge of a class:
-rounding must not put them below it in one currency and not in another."""
+"""Relative tolerance. Losers are counted at the price level at which they lost, which is the edge of a class.
+Rounding must put them on the same side of the edge in every currency."""
 _MOST_PARTIALS = 40
 """Most partials: they do not overlap, and no more of 53 bits each fit into a double's 2,098 bits."""
 
@@ -50,17 +50,17 @@ class DensityClasses:
         """Return the index of the class of a positive density; a missing class is added."""
         if self.reference is None:
             self.reference = density
-        wanted = class_of(density / self.reference * (1 + _ROUNDING))
-        place = int((-self._classes).searchsorted(-wanted))
-        if place == len(self._classes) or self._classes[place] != wanted:
-            self._classes = np.insert(self._classes, place, wanted)
-            self.densities = np.insert(self.densities, place, self.reference * least_ratio_of(wanted))
+        sought = class_of(density / self.reference * (1 + _ROUNDING))
+        place = int((-self._classes).searchsorted(-sought))
+        if place == len(self._classes) or self._classes[place] != sought:
+            self._classes = np.insert(self._classes, place, sought)
+            self.densities = np.insert(self.densities, place, self.reference * least_ratio_of(sought))
             self.sums = np.insert(self.sums, place, 0.0, axis=1)
         return place
 
     def limit_classes(self) -> None:
-        """Merge one class with the next lower one if there are too many, so no offer counts higher than it
-        was.
+        """If there are too many classes, merge a class into the next lower one. So no offer counts higher
+        than it was.
 
         The class with the least units times distance is merged. So small bids merge with each other,
         not with others.

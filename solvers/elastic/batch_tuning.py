@@ -106,10 +106,10 @@ def best_batch(
 def learning_rate(
     own_rate: float, own: int, batch: int, noise_scale: float | None, bounds: tuple[float, float]
 ) -> float:
-    """Return the learning rate of AdamW for a batch: the own one, times the square root of AdaScale's gain.
+    """Return AdamW's learning rate at a batch size: `own_rate` times the square root of AdaScale's gain.
 
-    AdaScale's gain (thesis, reference 67) is the number of steps of the own batch that one step of the other
-    is worth. The root is for optimisers that normalise gradients.
+    AdaScale's gain (thesis, reference 67) is the number of steps at batch size `own` that one step at `batch`
+    replaces. Its square root applies to optimisers that normalise gradients.
 
     Args:
         bounds: the lowest and the highest learning rate.

@@ -33,9 +33,9 @@ class Cluster:
     """Placement of the workers of a zone.
 
     Placement is best fit: a worker goes to the server in use that has room for it and the least room left
-    afterwards; else to an empty one; ties by server id. On loaned servers, flexible workers and all others
-    are on separate groups of servers, so that servers of flexible workers can be reclaimed without preempting
-    a job: a worker goes to the other group only where neither a server of its own group nor an empty one has
+    afterwards; else to an empty one; ties by server id. Loaned servers with flexible workers form a group,
+    and those with other workers another. Servers of the first group can be reclaimed without preempting a
+    job. A worker is placed in the other group only if no server of its own group and no empty server has
     room. Without `separates_groups`, all servers in use are one group (the naive placement of Table 3.6).
     """
 

@@ -104,7 +104,7 @@ class Scheme(Protocol):
                 bounds the work of a round divides it among the trials.
 
         Returns:
-            Grants to waiting jobs that start and to running jobs that are resized, which fit into the idle
+            Grants to waiting jobs that start and to running jobs that are resized. They fit into the idle
             GPUs and those that other grants give up.
         """
 
@@ -170,9 +170,9 @@ class Allocation:
     def resize(self, job: JobDemand, workers: int) -> None:
         """Set the workers of a started job, between its bounds and with room for new ones."""
         held = self._held[job.job_id]
-        taken_gpus = (workers - held.workers) * job.gpus_per_worker
-        self._idle_gpus[held.flexible_pool] -= taken_gpus
-        self._flexible_gpus[held.flexible_pool] += taken_gpus
+        used_gpus = (workers - held.workers) * job.gpus_per_worker
+        self._idle_gpus[held.flexible_pool] -= used_gpus
+        self._flexible_gpus[held.flexible_pool] += used_gpus
         held.workers = workers
 
     def grow(self, job: JobDemand, workers: int) -> int:
@@ -216,6 +216,6 @@ def speed_with(job: JobDemand, workers: int, pool: Pool, flexible_pool: Pool) ->
 
 
 def linear_speedup(max_workers: int) -> tuple[float, ...]:
-    """Return the curve `JobDemand.speedup` on which every worker adds as much as the first (thesis, section
+    """Return a linear curve `JobDemand.speedup`: every worker adds the speed of the first (thesis, section
     3.5)."""
     return tuple(float(workers) for workers in range(max_workers + 1))

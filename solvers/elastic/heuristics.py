@@ -42,14 +42,15 @@ class FirstInFirstOut:
 
 
 class Opportunistic:
-    """Two clusters, each with a queue that is first in, first out: jobs that may run on loaned servers are in
-    both queues and take idle servers of inference first, all others are in that of training servers alone.
+    """Two clusters, each with a queue that is first in, first out. Jobs that may run on loaned servers are in
+    both queues, and use idle servers of inference first. All other jobs are only in the queue of the training
+    servers.
 
     The thesis queues fungible jobs at the inference cluster "so they can opportunistically use the idle
-    servers" (section 3.7.1), at a lower priority than inference: that is a pool of all idle servers, which
-    are reclaimed at any time. They remain in the queue of the training cluster: its usage rises from 0.72 to
-    0.74 (Table 3.5, rows 1 and 6), and without 21 % of its load it would fall. A job at the head of a queue
-    that finds no room blocks that queue.
+    servers" (section 3.7.1), at a lower priority than inference. This is equivalent to a pool of all idle
+    servers, which may be reclaimed at any time. They remain in the queue of the training cluster: its usage
+    rises from 0.72 to 0.74 (Table 3.5, rows 1 and 6), and without 21 % of its load it would fall. A job at
+    the head of a queue that finds no room blocks that queue.
     """
 
     keeps_order: ClassVar[bool] = True

@@ -31,8 +31,8 @@ class ItemGroup(NamedTuple):
 def best_choice(groups: Sequence[ItemGroup], capacity_gpus: int) -> list[int | None]:
     """Return the index of the item taken of each group, or None.
 
-    Of choices of equal value, it is the one of fewer GPUs; of those, the one in which the first group's item
-    is heavier, then the second's, and so on. Values are added from the last group to the first.
+    Of choices of equal value, it is the one of fewer GPUs; of those, the choice with the heavier item of the
+    first group, then of the second, and so on. Values are added from the last group to the first.
 
     With more than `MOST_CELLS` groups x capacity that do not all fit, the choice may be worse than the best,
     by at most the value of one group's item.
@@ -45,8 +45,8 @@ def best_choice(groups: Sequence[ItemGroup], capacity_gpus: int) -> list[int | N
     if weights.size == 0 or capacity_gpus < weights.min():
         return [None] * len(groups)
     unit = int(np.gcd.reduce(weights))
-    taken = _choose(starts, weights // unit, values, capacity_gpus // unit, MOST_CELLS)
-    return [None if item < 0 else item for item in taken.tolist()]
+    chosen = _choose(starts, weights // unit, values, capacity_gpus // unit, MOST_CELLS)
+    return [None if item < 0 else item for item in chosen.tolist()]
 
 
 def _flat(groups: Sequence[ItemGroup]) -> tuple[Ints, Ints, Floats]:
@@ -92,7 +92,7 @@ def _first_wrong(starts: Ints, weights: Ints, values: Floats) -> int:
 def _choose(starts: Ints, weights: Ints, values: Floats, capacity: int, most_cells: int) -> Ints:
     """Return the item taken of each group, -1 for none, (groups,)."""
     groups = starts.size - 1
-    taken = np.full(groups, -1, np.int64)
+    chosen = np.full(groups, -1, np.int64)
     heaviest = np.zeros(groups, np.int64)
     for group in range(groups):
         for item in range(starts[group], starts[group + 1]):
@@ -104,8 +104,8 @@ def _choose(starts: Ints, weights: Ints, values: Floats, capacity: int, most_cel
             for item in range(starts[group], starts[group + 1]):
                 if weights[item] <= capacity and values[item] > highest:
                     highest = values[item]
-                    taken[group] = item - starts[group]
-        return taken
+                    chosen[group] = item - starts[group]
+        return chosen
     if groups * (capacity + 1) > most_cells:
         return _by_efficiency(starts, weights, values, capacity)
     choices = np.zeros((groups, capacity + 1), np.uint16)
@@ -115,10 +115,10 @@ def _choose(starts: Ints, weights: Ints, values: Floats, capacity: int, most_cel
         left -= 1
     for group in range(groups):
         item = int(choices[group, left]) - 1
-        taken[group] = item
+        chosen[group] = item
         if item >= 0:
             left -= int(weights[starts[group] + item])
-    return taken
+    return chosen
 
 
 @kernel
@@ -156,7 +156,7 @@ def _by_efficiency(starts: Ints, weights: Ints, values: Floats, capacity: int) -
     owners = np.zeros(items, np.int64)
     for group in range(groups):
         owners[starts[group] : starts[group + 1]] = group
-    taken = np.full(groups, -1, np.int64)
+    chosen = np.full(groups, -1, np.int64)
     steps = np.zeros(groups, np.int64)
     left = capacity
     for place in np.argsort(-gains, kind="mergesort"):
@@ -168,12 +168,12 @@ def _by_efficiency(starts: Ints, weights: Ints, values: Floats, capacity: int) -
         if place - starts[group] != steps[group]:
             continue
         item = hull[place]
-        before = weights[starts[group] + taken[group]] if taken[group] >= 0 else 0
+        before = weights[starts[group] + chosen[group]] if chosen[group] >= 0 else 0
         if weights[item] - before <= left:
             left -= weights[item] - before
-            taken[group] = item - starts[group]
+            chosen[group] = item - starts[group]
             steps[group] += 1
-    return taken
+    return chosen
 
 
 @kernel

@@ -45,8 +45,8 @@ class Effects(NamedTuple):
 def fewest_preempted(lent: Lent, count: int) -> list[str]:
     """Return the servers to give back, in no particular order.
 
-    A search that has used up its steps takes the rest of the servers in the order of their last costs, and
-    those that the preempted jobs leave free. A refinement without steps spares fewer jobs.
+    When a search has used up its steps, it adds the remaining servers in the order of their last costs, and
+    the servers that preempted jobs leave free. A refinement without steps spares fewer jobs.
 
     Raises:
         ValueError: a job has fewer workers than its base demand.

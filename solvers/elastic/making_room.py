@@ -160,10 +160,10 @@ class MovableWorkers:
 def leave(cluster: Cluster, job_id: str, server_id: str) -> dict[Kind, int]:
     """Remove all workers of a job from one server, as when the server is given back.
 
-    Equally fast flexible workers on other servers become base ones, as many as base ones are lost: first on
-    servers with firm workers, then on those with the most GPUs in use; ties by id. If the flexible workers
-    are on training servers and the base ones on loaned ones, they become the whole base demand if they
-    suffice. Remaining base workers then become flexible ones, or are removed if flexible ones are left.
+    For each lost base worker, an equally fast flexible worker on another server becomes a base worker: first
+    on servers with firm workers, then on servers with the most GPUs in use; ties by id. If the flexible
+    workers are on training servers and the base ones on loaned ones, they become the whole base demand if
+    they suffice. Remaining base workers then become flexible ones, or are removed if flexible ones are left.
 
     Returns:
         The real workers lost on this server, by kind.

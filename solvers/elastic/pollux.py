@@ -40,9 +40,9 @@ class Pollux:
     Three points differ from Pollux. A job has workers in a pool and not on nodes. The mean is then a sum over
     jobs that a dynamic program could maximise; the search is kept because it characterises Pollux. The
     population of the last round is not kept: a search starts from the present allocation, so a round is a
-    function of its arguments and the seed. And a demand has neither a job's age nor its restarts, so the cost
-    of a restart is compared with the rest T of its running time: with workers that differ from the present
-    ones, a job's speedup counts as T / (T + `restart_s`) of itself.
+    function of its arguments and the seed. A demand has neither a job's age nor its restarts. So the cost of
+    a restart is compared with the rest T of its running time: if its workers change, its speedup is
+    multiplied by T / (T + `restart_s`).
     """
 
     keeps_order: ClassVar[bool] = False

@@ -21,9 +21,9 @@ class TwoPhase:
 
     Phase 1 starts waiting jobs with their base demand, in the order of their running time with `max_workers`,
     then of their arrival; a job that does not fit is skipped. Idle GPUs and those of flexible workers are
-    available, so a running job keeps only its base demand. Beyond the thesis, a job that would start
-    on loaned servers starts on training servers if their idle GPUs let it have as many workers: it stays in
-    the pool where it starts, and reclaims take workers there.
+    available, so a running job keeps only its base demand. Unlike in the thesis, a job that would start on
+    loaned servers starts on training servers if their idle GPUs allow it the same number of workers. A job
+    stays in the pool where it starts, and on loaned servers it would lose workers to reclaims.
 
     Phase 2 allocates the rest of each pool to the flexible demand of jobs that run or start there, by one
     knapsack per pool: a group per job, an item per number of extra workers. The value of an item is its

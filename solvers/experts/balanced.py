@@ -87,18 +87,18 @@ def _exchange(loads: Ints, experts: Ints, loads_of_devices: Ints, tries: int) ->
             if theirs >= 0 and (experts[device] == theirs).any():
                 continue
             # If the device has a free slot, it gets the returned expert and keeps its own: both then have it.
-            taken = free if free >= 0 else slot
-            before = experts[device, taken]
+            target = free if free >= 0 else slot
+            before = experts[device, target]
             experts[other, other_slot] = mine
             if theirs >= 0:
-                experts[device, taken] = theirs
+                experts[device, target] = theirs
             new = split_evenly(experts, loads).sum(axis=1)
             tries -= 1
             if new.max() < largest or (new.max() == largest and (new == largest).sum() < busiest):
                 loads_of_devices[:] = new
                 return tries
             experts[other, other_slot] = theirs
-            experts[device, taken] = before
+            experts[device, target] = before
             if tries == 0:
                 return 0
     return 0
@@ -236,15 +236,15 @@ def _whole(loads: Ints, order: Ints, devices: int, slots: int) -> Ints:
     """Place each expert on one device: the heaviest first, on the least loaded device that has room."""
     parts = np.full((devices, loads.size), -1, np.int64)
     held = np.zeros(devices, np.int64)
-    taken = np.zeros(devices, np.int64)
+    used = np.zeros(devices, np.int64)
     for expert in order[::-1]:
         best = -1
         for device in range(devices):
-            if taken[device] < slots and (best < 0 or held[device] < held[best]):
+            if used[device] < slots and (best < 0 or held[device] < held[best]):
                 best = device
         parts[best, expert] = loads[expert]
         held[best] += loads[expert]
-        taken[best] += 1
+        used[best] += 1
     return parts
 
 

@@ -72,19 +72,19 @@ def _matched(common: Ints) -> Ints:
             places[nexts[value]] = place
             nexts[value] += 1
     order = np.full(devices, -1, np.int64)
-    is_taken = np.zeros(devices, np.bool_)
+    is_used = np.zeros(devices, np.bool_)
     for place in places:
         device, other = place // devices, place % devices
-        if order[device] < 0 and not is_taken[other]:
+        if order[device] < 0 and not is_used[other]:
             order[device] = other
-            is_taken[other] = True
+            is_used[other] = True
     free = 0
     for device in range(devices):
         if order[device] < 0:
-            while is_taken[free]:
+            while is_used[free]:
                 free += 1
             order[device] = free
-            is_taken[free] = True
+            is_used[free] = True
     return order
 
 
@@ -138,15 +138,15 @@ def _fill(experts: Ints, shares: Floats, worth: Ints) -> None:
     """
     devices, slots = experts.shape
     for device in range(devices):
-        taken = (experts[device] != FREE).sum()
-        while taken < slots and worth[device].max() > 0:
+        used = (experts[device] != FREE).sum()
+        while used < slots and worth[device].max() > 0:
             expert = worth[device].argmax()
             worth[device, expert] = 0
-            slot = taken
+            slot = used
             while slot > 0 and experts[device, slot - 1] > expert:
                 experts[device, slot] = experts[device, slot - 1]
                 shares[device, slot] = shares[device, slot - 1]
                 slot -= 1
             experts[device, slot] = expert
             shares[device, slot] = 0.0
-            taken += 1
+            used += 1

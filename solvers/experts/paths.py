@@ -242,8 +242,8 @@ class PopularityEstimator:
 
         Args:
             layer: counted from 0 among the MoE layers.
-            selections: (tokens, layers) experts at the MoE layers before this one, in their order; as many
-                as a path has, or all if there are fewer.
+            selections: (tokens, layers) experts at the MoE layers before this one, in their order. Needed are
+                as many layers as a path has, or all of them if there are fewer.
 
         Raises:
             ValueError: there is no such layer, too few layers are given, or an expert does not exist.
@@ -297,15 +297,15 @@ def _add_known(tokens: Ints, keys: Ints, weights: Ints, loads: Ints) -> Bools:
         loads: (experts,) is added to.
     """
     is_left = np.ones(tokens.size, np.bool_)
-    taken = np.zeros(keys.size, np.int64)
+    counts = np.zeros(keys.size, np.int64)
     places = np.searchsorted(keys, tokens)
     for token in range(tokens.size):
         place = places[token]
         if place < keys.size and keys[place] == tokens[token]:
             is_left[token] = False
-            taken[place] += 1
+            counts[place] += 1
     for place in range(keys.size):
-        if taken[place] > 0:
+        if counts[place] > 0:
             for expert in range(loads.size):
-                loads[expert] += taken[place] * weights[place, expert]
+                loads[expert] += counts[place] * weights[place, expert]
     return is_left

@@ -65,16 +65,16 @@ def sends(placement: ExpertPlacement, split: Ints, tokens: Ints) -> Ints:
             f"one column for each of {placement.count} experts"
         )
     counts = np.ascontiguousarray(tokens, np.int64)
-    taken = np.bincount(
+    assigned = np.bincount(
         placement.experts[placement.experts != FREE],
         split[placement.experts != FREE],
         minlength=placement.count,
     ).astype(np.int64)
     totals = counts.sum(axis=0)
-    if not np.array_equal(taken, totals):
-        expert = int(np.argmax(taken != totals))
+    if not np.array_equal(assigned, totals):
+        expert = int(np.argmax(assigned != totals))
         raise ValueError(
-            f"{taken[expert]} tokens of expert {expert} are split and {totals[expert]} counted: split "
+            f"{assigned[expert]} tokens of expert {expert} are split and {totals[expert]} counted: split "
             "the sum of the ranks' counts"
         )
     return _sends(placement.experts, split, counts)
@@ -136,17 +136,17 @@ def split_evenly(experts: Ints, tokens: Ints) -> Ints:
         split[replicas[place]] = own
         loads[replicas[place] // slots] += own
         left[expert] -= own
-    # The rest: experts with the fewest devices first, evenly as far as there is room.
+    # The rest is split evenly where there is room, for the experts with the fewest devices first.
     for having in range(1, devices + 1):
         for expert in range(count):
             if starts[expert + 1] - starts[expert] == having:
                 for place in range(starts[expert], starts[expert + 1]):
                     slot = replicas[place]
                     room = most - loads[slot // slots]
-                    take = min(room, -(-left[expert] // (starts[expert + 1] - place)))
-                    split[slot] += take
-                    loads[slot // slots] += take
-                    left[expert] -= take
+                    added = min(room, -(-left[expert] // (starts[expert + 1] - place)))
+                    split[slot] += added
+                    loads[slot // slots] += added
+                    left[expert] -= added
     parent_slot = np.empty(devices, np.int64)
     from_slot = np.empty(count, np.int64)
     queue = np.empty(count, np.int64)
@@ -249,7 +249,7 @@ def _augment(
     from_slot: Ints,
     device: int,
 ) -> None:
-    """Move tokens along the path that ends at a device, as many as it has room for."""
+    """Move as many tokens along the path that ends at a device as the device has room for."""
     slots = experts.shape[1]
     slot = parent_slot[device]
     source = from_slot[experts[device, slot % slots]]

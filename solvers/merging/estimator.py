@@ -72,8 +72,8 @@ alone. With a larger one, a single merge of a very short job would end all mergi
 
 
 def ratio_by_similarity(score: float) -> float:
-    """Return the part of its iterations that a job is assumed to need without evidence from merges: after a
-    task equal to its own (a score of 0), up to one that has nothing in common with it (-1)."""
+    """Return the part of its iterations that a job is assumed to need if there is no evidence from merges.
+    Scores range from 0, for a donor with an equal task, to -1, for a donor with nothing in common."""
     distance = min(max(-score, 0.0), 1.0)
     return _RATIO_OF_EQUALS + distance * (_RATIO_OF_UNMEASURED - _RATIO_OF_EQUALS)
 
@@ -149,7 +149,7 @@ def _transfers(
         gains, ratios = _gains(problem, candidates), _ratios(problem, results, kinds, candidates)
     past = PastMerges(results, problem.watched_epochs)
     savings = dict(zip(candidates, past.savings(list(candidates.values())), strict=True))
-    told = []
+    estimates = []
     for mode, a, b in pairs:
         learners = [(mode, a, b), (mode, b, a)] if mode == "spatial" else [(mode, a, b)]
         # A job without a target gains, but does not end sooner: no completion time gets shorter.
@@ -162,7 +162,7 @@ def _transfers(
             seen = {candidates[pair]: savings[pair] for pair in learners}
             evidence = past.evidence(seen, [ratios[pair] for pair in learners])
         receiver, donor = learners[0], learners[-1]
-        told.append(
+        estimates.append(
             TransferEstimate(
                 mode=mode,
                 donor=a,
@@ -176,7 +176,7 @@ def _transfers(
                 donor_bound=None if is_published or mode == "temporal" else _bound(savings[donor]),
             )
         )
-    return told
+    return estimates
 
 
 def _converging(facts: KindFacts) -> KindEstimate:
@@ -250,7 +250,8 @@ def _ratios(
 
 
 def _reference(facts: KindFacts) -> float | None:
-    """Return the accuracy by which jobs of a kind are compared: their target, or what they reach alone."""
+    """Return the accuracy by which jobs of a kind are compared: their target, or the accuracy that they reach
+    alone."""
     return facts.finished_accuracy if facts.target_accuracy is None else facts.target_accuracy
 
 
@@ -302,11 +303,11 @@ def _needed(result: MergeResult) -> float:
 def _candidate(problem: EstimateProblem, pair: Pair, scores: Mapping[tuple[int, int], float]) -> Candidate:
     """Return a merge as input of the regressions; a spatial one has the mean score of both directions."""
     mode, donor, receiver = pair
-    giver, taker = problem.kinds[donor], problem.kinds[receiver]
+    source, target = problem.kinds[donor], problem.kinds[receiver]
     score, back = scores.get((donor, receiver)), scores.get((receiver, donor))
     if mode == "spatial" and score is not None and back is not None:
         score = (score + back) / 2
-    return Candidate(giver.task, taker.task, mode, giver.dataset_samples, taker.dataset_samples, score)
+    return Candidate(source.task, target.task, mode, source.dataset_samples, target.dataset_samples, score)
 
 
 def _merge_of(past: PastMerge) -> Candidate:

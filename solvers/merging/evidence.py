@@ -8,8 +8,8 @@ target is met, less the loss until the safety net undoes it if not (section 4.3:
 
 The saving of a merge is counted in parts of the epochs that its receiver needs alone. A merge that was undone
 counts with the epochs trained in vain, so the mean of past savings contains the expected loss. A merge is
-`shown` to pay if the lower confidence bound of that mean is at least `LEAST_SAVING` and most similar merges
-have paid: while it cannot be predicted which merges pay, none is made.
+`shown` to pay if the lower confidence bound of that mean is at least `LEAST_SAVING`, and most similar merges
+have paid. While it cannot be predicted which merges pay, none is made.
 
 Without such evidence, single merges may be made as trials. Trials of a receiving task in a mode end with the
 first that does not pay, or after `MOST_TRIALS` that paid. All trials of a mode end when two more have failed
@@ -121,7 +121,7 @@ def forecast_targets(results: Sequence[MergeResult], asked: Sequence[MergeQuesti
 
 
 class Saving(NamedTuple):
-    """Estimate of what a merge saves its receiver, as a part of the epochs that it needs alone."""
+    """Estimated saving of a merge's receiver, as a part of the epochs that it needs alone."""
 
     mean: float
     least: float

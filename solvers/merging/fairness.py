@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from solvers.merging.scheme import size_within
+from solvers.merging.scheme_interface import size_within
 
 
 class Finished(NamedTuple):

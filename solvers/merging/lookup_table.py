@@ -32,7 +32,7 @@ WINDOW: Final = 32
 
 _MOST_PASS_S: Final = 1e6
 _MOST_SCALE: Final = 1_000.0
-"""Largest scale of a job: beyond it, one of both measurements is wrong."""
+"""Largest scale of a job. Beyond it, one of the two measurements is wrong."""
 _ACROSS: Final = 0
 """Key of the line of all allocations on more than one node."""
 
@@ -135,8 +135,8 @@ class StepTimeTable:
             batch_size: M, sequences per optimizer step.
             most_micro_batch: the largest m that fits into the memory of a GPU.
             scale: factor of this job, see `scale_of`.
-            references: tables of other shapes, whose curves are used where this one has no row, and none of
-                which is empty; the first that has a row.
+            references: tables of other shapes, none of them empty. Where this table has no row, the curve of
+                the first that has one is used.
 
         Raises:
             LookupError: there is no row to forecast it from.

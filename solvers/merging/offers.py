@@ -13,8 +13,8 @@ from solvers.merging.program import Column
 
 _NO_UNIT = -1
 _MOST_PER_UNIT = 8
-"""Most offers with the same first unit, and with the same second one, if not all offers can be columns: the
-cheapest offers are those of few units, each of which can be in one column only."""
+"""Most offers with the same first unit, and most with the same second unit, if not all offers can be columns.
+The cheapest offers all have the same few units, and each unit can be in one column only."""
 _MOST_OFFERS = 1_000_000
 _NEIGHBOURS = 3
 """Largest difference in rank of a donor and the receivers offered to it. The possible receivers of a merge
@@ -60,8 +60,8 @@ class Offers:
         """Return the present allocation, and of the other offers those of the smallest reduced costs, only a
         few per unit, in their order.
 
-        Half of them are the cheapest of their unit each: where many units are alike, the offers of one would
-        otherwise leave no room for those of the next.
+        Half of them are the cheapest offers of each unit. Otherwise, where many units are alike, the offers
+        of one unit would leave no room for the offers of the next.
         """
         reduced = np.where(self.rows["is_present"], -np.inf, self.rows["reduced"])
         order = np.argsort(reduced, kind="stable")

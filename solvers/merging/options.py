@@ -5,12 +5,13 @@ objective here is the sum of slowdowns T_a / T_fair. A waiting unit has a slowdo
 more interval and then ran on the fewest GPUs that it may have. So its slowdown is always above that of
 running, and the units with the least work come first.
 
-The total waiting time of a unit is added as far as it exceeds its remaining duration on the fewest GPUs. So
+If the total waiting time of a unit exceeds its remaining duration on the fewest GPUs, the excess is added. So
 its slowdown grows until it runs, and no unit starves. The part below that does not count. Otherwise, of two
-units with equal durations, the waiting one would soon appear better than the running one, and they would
-alternate interval by interval, each time for two switches, to the good of neither. For the same reason
-waiting time also counts while the unit runs, and is not reset when it starts. A running unit that is stopped
-pays for its next start, and a waiting one for its first, so that a plan with hardly any gain is not worth it.
+units with equal durations, the waiting unit would soon appear better than the running unit. They would
+alternate interval by interval, at the cost of two switches each time, and neither would gain. For the same
+reason waiting time also counts while the unit runs, and is not reset when it starts. A running unit that is
+stopped pays for its next start, and a waiting one for its first, so that a plan with hardly any gain is not
+worth it.
 """
 
 import math

@@ -1,11 +1,11 @@
-"""Pairs of tasks of which one may help the other, and a regression on past outcomes of such pairs.
+"""Pairs of tasks in which one may help the other, and a regression on past outcomes of such pairs.
 
 The outcome of a pair is explained by a sum of effects: of its mode, of the receiver (some tasks gain from
-nearly any donor), of the donor, of the sizes of their data, of their targets, of the interaction of each task
-with the size of the other, and of the score of transferability if present. Effects of tasks are small until
-outcomes show them: each group of effects has a normal prior, and its variance maximises the likelihood of the
-outcomes (empirical Bayes; MacKay, "Bayesian Interpolation", 1992). So a group that explains nothing vanishes,
-and a task without outcomes gets the mean.
+nearly any donor), of the donor, of both sizes of data, of both targets, of each task together with the size
+of the other, and of the transferability score, if there is one. Effects of tasks are small until outcomes
+show them: each group of effects has a normal prior, and its variance maximises the likelihood of the outcomes
+(empirical Bayes; MacKay, "Bayesian Interpolation", 1992). So a group that explains nothing vanishes, and a
+task without outcomes gets the mean.
 
 It uses linear algebra and a search, so it runs in a solver process.
 """

@@ -189,8 +189,8 @@ def _filled(gains: Floats, more: Ints, dear: Ints, cheap: Ints, idle: int) -> In
     filled = dear.copy()
     gain = _of(gains, cheap) - _of(gains, dear)
     needed = _of(more, cheap) - _of(more, dear)
-    wanted = np.flatnonzero((needed > 0) & (gain > 0.0))
-    for share in wanted[np.argsort(-gain[wanted] / needed[wanted], kind="stable")].tolist():
+    gainful = np.flatnonzero((needed > 0) & (gain > 0.0))
+    for share in gainful[np.argsort(-gain[gainful] / needed[gainful], kind="stable")].tolist():
         if needed[share] <= idle:
             idle -= int(needed[share])
             filled[share] = cheap[share]

@@ -82,8 +82,8 @@ def choose(
             linear_coefs=[1] * len(indices), linear_vars=[variables[index] for index in indices]
         )
         model.once.add((None, terms, 1))
-    taken = LinearExpression(linear_coefs=[column.gpus for column in columns], linear_vars=variables)
-    model.capacity = pyo.Constraint(rule=(None, taken, gpus))
+    used = LinearExpression(linear_coefs=[column.gpus for column in columns], linear_vars=variables)
+    model.capacity = pyo.Constraint(rule=(None, used, gpus))
     saved = LinearExpression(linear_coefs=[column.saving for column in columns], linear_vars=variables)
     model.saving = pyo.Objective(expr=saved, sense=pyo.maximize)
     solver = Highs()
@@ -136,8 +136,10 @@ def relax(rows: NDArray[np.void], units: int, gpus: int, time_limit_s: float) ->
     constraint = np.r_[rows["first"], rows["second"][paired], np.full(count, units)]
     # Only units in a column have a constraint; the last is that of the GPUs.
     there, constraint = np.unique(constraint, return_inverse=True)
-    taken = np.r_[np.ones(count + paired.size), rows["gpus"]]
-    matrix = csr_matrix((taken, (constraint, np.r_[column, paired, column])), shape=(there.size, count))
+    coefficients = np.r_[np.ones(count + paired.size), rows["gpus"]]
+    matrix = csr_matrix(
+        (coefficients, (constraint, np.r_[column, paired, column])), shape=(there.size, count)
+    )
     room = np.ones(there.size)
     room[-1] = gpus
     found = linprog(

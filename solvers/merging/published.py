@@ -6,13 +6,10 @@
     K of A || B = max(K_A M_A / D_A, K_B M_B / D_B) (D_A + D_B) / (M_A + M_B)   (Eq. 4, erratum Y3)
 
 G is forecast by a straight line on the score S(A, B), one for each mode, through the results of past merges.
-In a merge, L / (1 + G) replaces L: for a temporal one that gives the count, for a spatial one Eq. 4 joins
-those of both jobs. Plans do that themselves, so the estimates are the parts of their iterations that jobs
-need.
-
-Nothing is learned from iterations: a job alone is estimated once, by its profile run. The evidence that
-`merges: shown` needs is that of the learned estimator; `merges: expected` plans as printed, by Eqs. 12 and
-13 alone.
+In a merge, L / (1 + G) replaces L. This gives the count of a temporal merge; for a spatial merge, Eq. 4 joins
+the counts of both jobs. Plans apply Eq. 4 themselves, so an estimate is the part of its iterations that a job
+needs. Nothing is learned from iterations: a job alone is estimated once, by its profile run. `merges: shown`
+needs the evidence of the learned estimator; `merges: expected` plans as printed, by Eqs. 12 and 13 alone.
 """
 
 import math
@@ -24,16 +21,16 @@ from solvers.merging.loss_curve import LossCurve
 from solvers.merging.pairs import GainOutcome
 
 THRESHOLD: Final = 0.001
-"""Threshold of Eq. 2: a decrement of the normalised loss that is worth no further iteration."""
+"""Threshold of Eq. 2: if an iteration lowers the normalised loss by no more than this, training ends."""
 _LEAST_SCORES: Final = 3
-"""Least scores of a line: two points always lie on one, and show nothing about its error."""
+"""Least number of scores of a line. Two points always lie on a line, and show nothing about its error."""
 _LEAST_DEVIATION: Final = 1e-3
-"""Least standard deviation of the scores of a line: scores are measured on drawn records, so a slope over
-less is their error."""
+"""Least standard deviation of the scores of a line. Scores are measured on drawn records, so a slope over a
+smaller range is measurement error."""
 
 
 class GainLine(NamedTuple):
-    """Straight line of gains on scores, within the gains that were seen."""
+    """Straight line of gains over scores, limited to the range of seen gains."""
 
     score: float
     """Mean of the scores."""
@@ -54,8 +51,8 @@ def gain_line(outcomes: Sequence[GainOutcome], mode: MergeMode) -> GainLine:
     """Fit the line of a mode by least squares.
 
     Returns:
-        The line; a flat one through the mean if there are less than three scores or their deviation is below
-        0.001, and no gain without outcomes.
+        The line. With less than three scores, or a deviation of the scores below 0.001, it is flat through
+        the mean. Without outcomes, it is no gain.
     """
     seen = [one for one in outcomes if one.merge.mode == mode]
     points = [(one.merge.score, one.gain) for one in seen if one.merge.score is not None]
@@ -80,9 +77,9 @@ def fall(curve: LossCurve, iteration: int, gain: float = 0.0) -> float:
 def iterations_to_converge(curve: LossCurve, most_iterations: int, gain: float = 0.0) -> int:
     """Return the smallest k with a decrement of at most `THRESHOLD`, or `most_iterations` if smaller (Eq. 2).
 
-    The decrements of Eq. 3 may rise at first and then shrink monotonically. So if the first is above the
-    threshold, those at or below it are exactly the ones from some k on, and bisection finds that k. If the
-    first is below the threshold, Eq. 2 gives k = 1, even for a curve that is only slow.
+    The decrements of Eq. 3 may rise at first, and then shrink monotonically. If the first is above the
+    threshold, there is a k from which on all are at or below it, and bisection finds that k. If the first is
+    below the threshold, Eq. 2 gives k = 1, even for a curve that only starts slowly.
 
     Args:
         curve: curve of the job alone.

@@ -13,7 +13,7 @@ import numpy as np
 
 from solvers.common.genetic import Options, search
 from solvers.compiled import Floats, Ints
-from solvers.merging.scheme import (
+from solvers.merging.scheme_interface import (
     Contender,
     by_arrival,
     fixed_size,
@@ -55,8 +55,8 @@ class Tiresias:
 
     A job is less urgent, the more GPU-seconds it has attained. Queues by thresholds keep jobs with nearly
     equal service from alternating; the order in a queue is that of arrival. (Tiresias uses the order of first
-    starts, which is that of arrival except for skipped jobs.) A job that has waited `promote_knob` times as
-    long as it has run is promoted to the first queue.
+    starts. Except for skipped jobs, it is the order of arrival.) A job that has waited `promote_knob` times
+    its running time is promoted to the first queue.
 
     One point differs. Tiresias resets the times of a promoted job. Here a round is a function of its
     arguments, so they continue: a promoted job stays in the first queue until it has run its share, one
@@ -246,8 +246,8 @@ class FixedBatchPollux:
     """Allocation that maximises the harmonic mean of speedups, each relative to the job's fair share.
 
     With a fixed batch (as in section 7.1 of the paper, footnote 4), a job's goodput is its throughput, the
-    inverse of its total duration. A fair share is 1/J of the GPUs of J jobs, rounded up. A running job whose
-    size changes counts less, by the share of its age that restarts have cost (REALLOC_FACTOR, section 4.2):
+    inverse of its total duration. A fair share is 1/J of the GPUs of J jobs, rounded up. If its size changes,
+    a running job counts less, by the share of its age that restarts have cost (REALLOC_FACTOR, section 4.2):
     (T - R d) / (T + d) with age T, R restarts and d seconds for each.
 
     Three points differ. Placement on nodes comes later. The mean is then a sum over jobs that a dynamic

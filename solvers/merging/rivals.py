@@ -12,7 +12,7 @@ from solvers.merging.rival_schemes import (
     Themis,
     Tiresias,
 )
-from solvers.merging.scheme import Contender, RivalScheme
+from solvers.merging.scheme_interface import Contender, RivalScheme
 
 
 class Rival(NamedTuple):

@@ -11,7 +11,7 @@ import pyomo.environ as pyo
 from pyomo.contrib.solver.solvers.highs import Highs
 from pyomo.core.expr import LinearExpression
 
-from solvers.merging.scheme import Contender, size_within
+from solvers.merging.scheme_interface import Contender, size_within
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class Titan:
             mine = variables[start : start + len(menu)]
             model.one_size.add((1.0, LinearExpression(linear_coefs=[1.0] * len(mine), linear_vars=mine), 1.0))
             start += len(menu)
-        taken = LinearExpression(linear_coefs=[float(size) for _, size in choices], linear_vars=variables)
-        model.room = pyo.Constraint(expr=(None, taken, float(gpus)))
+        used = LinearExpression(linear_coefs=[float(size) for _, size in choices], linear_vars=variables)
+        model.room = pyo.Constraint(expr=(None, used, float(gpus)))
         slowdowns = [menus[job_id][size] for job_id, size in choices]
         model.slowdown = pyo.Objective(
             expr=LinearExpression(linear_coefs=slowdowns, linear_vars=variables), sense=pyo.minimize

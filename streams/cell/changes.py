@@ -24,7 +24,7 @@ from streams.cell.layout import InvalidLayoutError, Layout
 from streams.cell.node_record import LeavingReason, NodeRecord
 from streams.cell.nodes import RETIRED, Departure, NodeChange, NodePool, Step, commands_nodes
 from streams.cell.outcomes import Outcomes
-from streams.cell.zones import Zones
+from streams.cell.zone_registry import Zones
 
 Departures = Mapping[str, Departure]
 """By node."""
@@ -272,7 +272,7 @@ class Changes:
         }
 
     def _refuse_stranded(self, layout: Layout, destinations: Mapping[str, str | None]) -> None:
-        """Refuse a change after which some node could not leave that is to leave, such as the last of a zone.
+        """Refuse a change after which a leaving node could not leave, such as the last node of a zone.
 
         Raises:
             InvalidLayoutError: unless that holds before the change, too.

@@ -40,7 +40,7 @@ from streams.cell.profiles import ProfileStore
 from streams.cell.recent_ids import RecentIds
 from streams.cell.refused_profiles import refusal
 from streams.cell.rules import Rules, State
-from streams.cell.zones import Zones
+from streams.cell.zone_registry import Zones
 from streams.policies.ignored import unknown_solve
 from streams.policies.orders import UnbegunRun
 

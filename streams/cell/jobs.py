@@ -84,7 +84,7 @@ class Job:
         self._packed = None
 
     def describe(self) -> dict[str, Any]:
-        """Describe what the register has of it, in values that JSON has."""
+        """Describe the register's content about a job, in values that JSON has."""
         return {
             "state": self._state,
             "user": self.user,
@@ -141,8 +141,8 @@ class JobRegister:
         self._lost = RecentIds(half, -(-half // _WRITERS_AT_LEAST))
 
     def has_id(self, job_id: str, user: str) -> bool:
-        """Return whether the id is taken for this user: within the window, a job of any user was admitted
-        under it or waits for its decision, or one of this user was rejected."""
+        """Return whether the id is in use for this user. It is if, within the window, a job of any user was
+        admitted under it or waits for its decision, or a job of this user was rejected under it."""
         return job_id in self.live or self._won.has(_ANYBODY, job_id) or self._lost.has(user, job_id)
 
     def no_room_for(self, job: Job) -> Refusal:

@@ -35,7 +35,7 @@ class Layout:
 
     @cached_property
     def owned_json(self) -> str:
-        """The configuration as a snapshot has it."""
+        """The configuration in the form of a snapshot."""
         return self.owned.model_dump_json()
 
     @cached_property

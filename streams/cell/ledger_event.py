@@ -14,5 +14,6 @@ class LedgerEvent:
 
     @property
     def canonical(self) -> bytes:
-        """Offset, attributes and event as one JSON object: what the chain covers, and a line of a file."""
+        """Offset, attributes and event as one JSON object. The chain covers this object, and it is one line
+        of a ledger file."""
         return b'{"offset":%d,%s' % (self.offset, self.envelope.canonical[1:])

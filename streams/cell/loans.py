@@ -22,7 +22,7 @@ from streams.cell.offers import Load, share_out
 from streams.cell.outcomes import Outcomes
 from streams.cell.shares import returns
 from streams.cell.states import Stateful
-from streams.cell.zones import Zones
+from streams.cell.zone_registry import Zones
 
 KEPT_RECLAIMS = 64
 """Number of reclaim ids of a zone that are kept as used, besides those of open reclaims."""
@@ -201,10 +201,10 @@ class Loans(Stateful):
         for zone, share in shares.items():
             awaited = [server for server in reversed(borrowed[zone]) if self._is_awaited(server)][:share]
             others = [server for server in borrowed[zone] if not self._is_awaited(server)]
-            wanted = share - len(awaited)
-            given = list(self._zones.asked[zone].choose_returns(others, wanted, due_s)) if wanted else []
-            if len(set(given)) != wanted or not set(given) <= set(others):
-                raise AssertionError(f"zone {zone} was to choose {wanted} of {others}, and chose {given}")
+            needed = share - len(awaited)
+            given = list(self._zones.asked[zone].choose_returns(others, needed, due_s)) if needed else []
+            if len(set(given)) != needed or not set(given) <= set(others):
+                raise AssertionError(f"zone {zone} was to choose {needed} of {others}, and chose {given}")
             chosen += [*awaited, *given]
         return chosen
 

@@ -53,7 +53,7 @@ TRANSITIONS: Mapping[str, Mapping[NodeEvent, str]] = {
     "gone": {},
     "assumed": {**_ANY_CONNECTION, "reported": "watched", "refused": "watched", "lost": "down"},
     "watched": {**_ANY_CONNECTION, "reported": "watched", "refused": "watched", "lost": "down"},
-    # A node that has gone offline still refuses what was under way to it.
+    # A node that has gone offline still refuses commands that were sent to it before.
     "down": {**_ANY_CONNECTION, "reported": "watched", "refused": "down", "lost": "down"},
     "awaited": {**_ANY_CONNECTION, "reported": "awaited", "refused": "awaited", "lost": "awaited"},
     "open": {"cordoned": "cordoned"},
@@ -99,7 +99,7 @@ class Loan:
 
     @property
     def due_s(self) -> float:
-        """Time by which it must be back, of a server that drains."""
+        """For a server that drains: time by which it must be back."""
         return self.since_s + self.notice_s if self.reclaim is None else self.reclaim.due_s
 
 

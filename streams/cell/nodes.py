@@ -39,8 +39,8 @@ class NodeChange:
     """The change; `ZoneContext.nodes` has the present state.
 
     `restarted`: its executor has started again, and continues the `runs`; how long they took is unknown.
-    `cordoned`: nothing new may be planned on it. `leaving`: nor may anything stay planned on it that fits
-    elsewhere. `open`: both no longer hold."""
+    `cordoned`: nothing new may be planned on it. `leaving`: in addition, plans that fit elsewhere are moved
+    away from it. `open`: both no longer hold."""
     runs: tuple[str, ...] = ()
     """Runs that a restarted node continues: all others there have ended."""
 

@@ -46,8 +46,8 @@ class Outcomes(OutcomeSink):
 
     def drain(self) -> list[Outcome]:
         """Return all decisions, and begin with none."""
-        taken, self._added = self._added, []
-        return taken
+        drained, self._added = self._added, []
+        return drained
 
 
 class ZoneOutcomes(OutcomeSink):

@@ -58,8 +58,8 @@ class Estimate(NamedTuple):
 class ProfileStore:
     """The last measurements of a cell, by zone, kind of jobs, writer and configuration, at most `limit`.
 
-    A user's runs are kept apart from those of others, and from profilers, which have a quarter of the store:
-    see `MeasuredReadings` and `PublishedReadings` for what a full store forgets.
+    Runs of a user are kept apart from runs of other users, and from profilers, which have a quarter of the
+    store. `MeasuredReadings` and `PublishedReadings` describe which readings a full store drops.
     """
 
     def __init__(self, limit: int = MAX_PROFILE_READINGS) -> None:

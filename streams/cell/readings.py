@@ -130,8 +130,8 @@ class PublishedReadings(Readings):
     """Readings of profilers. Beyond the limit, the profiler with most forgets its least recently updated; all
     but the first `PROFILERS_APART` of those that have readings count as one.
 
-    So each of these keeps its readings while it has no more than its part of the limit, whatever is published
-    later under any number of names: names of profilers are not checked, only their right to write.
+    So each of these keeps its readings while it has no more than its part of the limit, even if more is
+    published later under many names: only the right of profilers to write is checked, not their names.
     """
 
     def state(self) -> list[Any]:

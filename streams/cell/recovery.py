@@ -22,13 +22,13 @@ _MOST_BYTES_SINCE = 4 * 2**20
 """Most bytes of events that are kept to be folded again: one may have a MiB."""
 
 _OF_THE_MACHINE = (MemoryError, OSError, ImportError, Warning)
-"""A full memory or disk, a broken installation, and warnings that a process is set to raise are not faults
-of the event: the process ends, and whoever starts it again folds the event then."""
+"""A full memory or disk, a broken installation, and warnings that a process is set to raise are not faults of
+the event. The process ends, and folds the event when it is started again."""
 
 
 @dataclass
 class Kept:
-    """The last packed state of a cell, and what was folded since."""
+    """The last packed state of a cell, and the events that were folded since."""
 
     packed: bytes | None = None
     """Packed state; None before the first, when the cell was empty."""
@@ -72,8 +72,8 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def on_a_fresh_stack(work: Callable[[], T]) -> T:
-    """Call a function in a thread of its own: the depth of its calls must not depend on the caller's, nor
-    arithmetic on how the caller has set up its thread."""
+    """Call a function in a thread of its own, so that neither the depth of its calls nor its arithmetic
+    depends on the caller's thread."""
     with ThreadPoolExecutor(1, "fold-again") as thread:
         return thread.submit(work).result()
 

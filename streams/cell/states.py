@@ -21,8 +21,8 @@ _NO_JOBS: Mapping[str, Job] = types.MappingProxyType({})
 
 
 class Stateful:
-    """Base of a dataclass whose fields are all of its state. Its other attributes are no fields: it has an
-    `__init__` of its own, and `dataclass(init=False)`."""
+    """Base of a dataclass whose fields are its whole state. It has an `__init__` of its own and
+    `dataclass(init=False)`; attributes that are not state are set there, and are not fields."""
 
     def state(self) -> list[Any]:
         """Return the state, in types that msgpack writes."""
@@ -117,7 +117,8 @@ def _codec_of_dict(key: Any, item: Any) -> tuple[_Write, _Read]:
 
 
 def _codec_of_items(origin: Any, hints: tuple[Any, ...]) -> tuple[_Write, _Read]:
-    """Return the codec of lists, sets and tuples, whose items have one type or each its own."""
+    """Return the codec of lists, sets and tuples. Their items have one type, or each item of a tuple has its
+    own."""
     if origin is tuple and hints[1:] != (...,):
         codecs = [_codec_of(hint) for hint in hints]
         if all(write is _same for write, _ in codecs):

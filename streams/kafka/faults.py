@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from schemas.errors import ReadableError
 from schemas.kafka_connection import KafkaConnection
-from schemas.services import EXIT_UNANSWERED
+from schemas.service_base import EXIT_UNANSWERED
 
 
 class BrokerError(ReadableError):
@@ -49,7 +49,7 @@ _DENIED = {
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 }
 _AFTER_SECONDS_S = 2.0
-"""Time for which a fault must last that a starting broker may show too."""
+"""Time after which a fault counts as lasting; a starting broker shows the same faults for a while."""
 _CERTIFICATE_TIMEOUT_S = 2.0
 _DROPPED = "Disconnected"
 """Part of a reason: the other side closed the connection during a handshake."""

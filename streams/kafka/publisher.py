@@ -29,8 +29,8 @@ class Publisher:
     """Sends records through librdkafka, whose own thread does the work while events are folded.
 
     Retries repeat no record, and records keep their order in each partition. The records of one turn of the
-    event loop are handed over together: waking that thread and a request to the broker take as long as
-    folding a small event, for one record or for many. A record that is handed over waits for others for a
+    event loop are passed on together. Whether for one record or for many, waking that thread and a request to
+    the broker take as long as folding a small event. A record that is handed over waits for others for a
     millisecond at most.
     """
 
@@ -68,15 +68,15 @@ class Publisher:
 
     def _hand_over(self) -> None:
         """Pass the batch to librdkafka, or the part that its buffer has room for."""
-        taken = 0
+        sent = 0
         with contextlib.suppress(BufferError):
             for record, confirmation in self._batch:
                 try:
                     self._producer.send(record, partial(_settle, confirmation))
                 except KafkaException as error:
                     _settle(confirmation, error.args[0], None)
-                taken += 1
-        del self._batch[:taken]
+                sent += 1
+        del self._batch[:sent]
         self._is_full = bool(self._batch)
 
     async def settle_regularly(self) -> None:

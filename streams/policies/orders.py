@@ -25,8 +25,8 @@ _FIRST_DELAY_S = 5.0
 
 @dataclass(init=False, eq=False)
 class OrderClock(Stateful):
-    """Time in which a zone could receive reports: the cell's clock, but with each tick by at most a tenth of
-    the timeout of silent runs."""
+    """Time in which a zone could receive reports. It follows the cell's clock, but each tick adds at most a
+    tenth of the timeout of silent runs."""
 
     elapsed_s: float
     _time_s: float | None

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from schemas.kafka_connection import KafkaConnection
 from schemas.topics import LEDGER, SNAPSHOTS, topic_name
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 from streams.kafka.reader import KafkaReader, ReadError, TopicSlice
 from streams.kafka.records import key_partition
 from streams.replay.files import read_ledger_file

@@ -9,11 +9,11 @@ from itertools import takewhile
 from typing import Literal
 
 from schemas.codec import Decision, InvalidRecordError, decode_decision
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
 from streams.cell.rules import RULES, RuleBook
-from streams.replay.chains import Chains
-from streams.replay.demands import Demanded, DemandedDecisions
+from streams.cell.state_machine import Cell
+from streams.replay.chain_check import Chains
+from streams.replay.demanded_decisions import Demanded, DemandedDecisions
 from streams.replay.heads import Head, HeadCheck, KeptHead
 from streams.replay.stretches import FindState, Stretch, StretchFold, no_state
 
@@ -114,7 +114,7 @@ class Verdict:
         return self.differences[0] if self.differences else None
 
 
-class _Comparison:
+class _RecordComparison:
     """Comparison of found records with demanded ones, record by record."""
 
     def __init__(self, demands: DemandedDecisions, tolerated: Collection[Kind]) -> None:
@@ -279,7 +279,7 @@ def verify(
             if folded is not None:
                 heads.check(event.envelope.event.cell, event.offset, folded[1])
             demands.add(event, None if folded is None else folded[0])
-        comparison = _Comparison(demands, tolerated)
+        comparison = _RecordComparison(demands, tolerated)
         for record in decisions:
             comparison.add(record)
         comparison.close()

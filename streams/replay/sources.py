@@ -104,9 +104,9 @@ def kept_states(reader: KafkaReader, topic_prefix: str, digests: Collection[str]
     Raises:
         ReadError: Kafka does not answer, or not to this client.
     """
-    wanted = {(STATE_DIGEST_HEADER, digest.encode()) for digest in digests}
+    expected = {(STATE_DIGEST_HEADER, digest.encode()) for digest in digests}
     for record in reader.read(reader.slice(topic_name(topic_prefix, RULES_STATES))):
-        if not wanted.isdisjoint(record.headers):
+        if not expected.isdisjoint(record.headers):
             yield record
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from schemas.cells import MAX_SNAPSHOT_BYTES, CellConfigured
 from schemas.codec import Decision
 from schemas.rules import RulesAdopted
-from streams.cell.cell import Cell, layout_of
 from streams.cell.ledger_event import LedgerEvent
 from streams.cell.rules import RuleBook, adoption_holds, state_digest
+from streams.cell.state_machine import Cell, layout_of
 
 
 class UnfitStateError(Exception):
@@ -146,9 +146,9 @@ class StretchFold:
         except Exception as error:  # it has the right digest, but may still be anything
             raise UnfitStateError(f"it cannot be read: {type(error).__name__}: {error}") from None
         found = (cell.name, cell.rules, cell.offset)
-        wanted = (adopted.cell, adopted.previous_rules, adopted.state_offset)
-        if found != wanted:
-            raise UnfitStateError(f"it is of cell, rules and ledger offset {found}, where {wanted} was due")
+        expected = (adopted.cell, adopted.previous_rules, adopted.state_offset)
+        if found != expected:
+            raise UnfitStateError(f"it is of cell, rules and ledger offset {found}, where {expected} was due")
         self.start_chains[cell.name, cell.offset] = cell.chain
         return cell
 

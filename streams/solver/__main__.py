@@ -2,7 +2,7 @@
 
 import sys
 
-from schemas.services import EXIT_UNFIT, SETTINGS_FAULTS, described_fault
+from schemas.service_base import EXIT_UNFIT, SETTINGS_FAULTS, described_fault
 from streams.installation import install_policies
 from streams.solver.process import run_solver
 from streams.solver.service import SolverSettings

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from confluent_kafka import KafkaException
 
-from schemas.services import EXIT_FAILED, EXIT_UNFIT, begin_service, require_extra_of, stopped_by_signals
+from schemas.service_base import EXIT_FAILED, EXIT_UNFIT, begin_service, require_extra_of, stopped_by_signals
 from streams.kafka.faults import BrokerError, UnansweredError
 from streams.solver.service import SolverService, SolverSettings
 from streams.solver.solving import SolverProcess

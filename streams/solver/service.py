@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from schemas.access import use_of_topics
 from schemas.base import Identifier
 from schemas.codec import InvalidRecordError, rfc3339
-from schemas.services import SHORTEST_S, ServiceSettings, check_session
+from schemas.service_base import SHORTEST_S, ServiceSettings, check_session
 from schemas.solves import SolveFinished
 from schemas.topics import SOLVES_REQUESTED, topic_name
 from streams.kafka.administration import Administration

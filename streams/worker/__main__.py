@@ -1,6 +1,6 @@
 """`python -P -m streams.worker`: a worker whose settings are environment variables `MILLRACE_*`."""
 
-from schemas.services import require_extra_of
+from schemas.service_base import require_extra_of
 
 if __name__ == "__main__":
     require_extra_of("worker", "worker")

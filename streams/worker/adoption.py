@@ -13,8 +13,8 @@ import asyncio
 from schemas.codec import Envelope, rfc3339
 from schemas.rules import RulesAdopted
 from schemas.topics import RULES_STATES, STATE_DIGEST_HEADER, topic_name
-from streams.cell.cell import Cell, compress, layout_of
 from streams.cell.rules import state_digest
+from streams.cell.state_machine import Cell, compress, layout_of
 from streams.kafka.publisher import Publisher
 from streams.kafka.records import SentRecord
 from streams.worker.cells import Cells

@@ -4,9 +4,9 @@ numbers.
 The reader makes one pass over the events of libyaml, if PyYAML was built with it. Values have the types of
 JSON: a date stays text. It refuses:
 
-- what makes a small file large or slow: aliases, deep nesting, long numbers, directives;
+- content that makes a small file large or slow: aliases, deep nesting, long numbers, directives;
 - what YAML would silently ignore: a duplicate key, a second document;
-- what is not plain data: other tags, keys that are not scalars;
+- content that is not plain data: other tags, keys that are not scalars;
 - numbers in a notation that only YAML 1.1 has, which YAML 1.2 reads as another value (`0100`, `0b11`,
   `1_000`, `1:30`).
 

@@ -12,9 +12,9 @@ import msgpack
 from schemas.base import Event
 from schemas.cells import CellConfigured
 from schemas.codec import Decision
-from streams.cell.cell import Cell, compress
 from streams.cell.ledger import ledger_event_of
 from streams.cell.rules import RULES, RuleBook, RulesError
+from streams.cell.state_machine import Cell, compress
 from streams.kafka.records import ReadRecord
 from streams.worker.intake import Intake
 

@@ -198,9 +198,8 @@ class Intake:
         """Return the claim of a record, by which it is queued: far cheaper than `admit`, as the JSON is not
         parsed.
 
-        None if the record is not in binary mode, does not belong on its topic, has nested fields or escapes
-        before its cell and writer, or names a cell that is not served: `admit` then returns its event or dead
-        letter.
+        None if `admit` must decide: the record is not in binary mode, does not belong on its topic, has
+        nested fields or escapes before its cell and writer, or names a cell that is not served.
         """
         if self._excess(record) is not None:
             return None
@@ -253,9 +252,9 @@ class Intake:
         if len(record.headers) > MAX_HEADERS:
             return f"there are {len(record.headers)} headers, at most {MAX_HEADERS} are read"
         value = record.value or b""
-        beside = record.size_bytes - len(value)
-        if beside > MAX_KEY_AND_HEADERS_BYTES:
-            return f"key and headers have {beside} bytes, at most {MAX_KEY_AND_HEADERS_BYTES} are read"
+        rest_bytes = record.size_bytes - len(value)
+        if rest_bytes > MAX_KEY_AND_HEADERS_BYTES:
+            return f"key and headers have {rest_bytes} bytes, at most {MAX_KEY_AND_HEADERS_BYTES} are read"
         return self.inputs[record.topic].excess(value)
 
     def _validated(self, record: ReadRecord, topic: IntakeTopic) -> Envelope:

@@ -15,11 +15,11 @@ from schemas.cells import CellConfigured, Zone
 from schemas.codec import Envelope
 from schemas.installed import KINDS
 from schemas.interpreters import python_command
-from schemas.services import stay_in_background
+from schemas.service_base import stay_in_background
 from solvers.compiled import NotKeptError, change_over, compiling, interpret, loading
 from solvers.kernel_cache import COMPILED_WITHIN_S, kernels_folder
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 from streams.installation import install_policies
 
 _TIME = "1970-01-01T00:00:00Z"

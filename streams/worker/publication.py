@@ -1,4 +1,4 @@
-"""Records by which decisions are published: the log, commands and compacted views; and their sending."""
+"""Publication of decisions as records of the log, of commands and of compacted views."""
 
 import logging
 from collections import Counter
@@ -33,8 +33,8 @@ from schemas.topics import (
     dead_letter_name,
     topic_name,
 )
-from schemas.views import JobState, ZoneState
-from streams.cell.cell import Cell
+from schemas.view_records import JobState, ZoneState
+from streams.cell.state_machine import Cell
 from streams.kafka.publisher import Confirmation, Publisher
 from streams.kafka.records import ReadRecord, SentRecord
 from streams.worker.intake import dead_letter
@@ -116,7 +116,8 @@ _Sent = tuple[Zone, tuple[str, ...]]
 
 
 class ZoneStates:
-    """Makes a record of each zone that has changed since its last record; of all zones of a new cell."""
+    """Makes a record of each zone that has changed since its last record. For a new cell, these are all
+    zones."""
 
     def __init__(self, topic_prefix: str) -> None:
         self._topic = topic_name(topic_prefix, ZONES_STATE)
@@ -156,7 +157,7 @@ _log = logging.getLogger(__name__)
 
 class FaultLog:
     """Logs the first fault of each kind with its traceback, and then only the tenth, the hundredth and so on,
-    as a flood of such events must not fill the disk. All are counted."""
+    since a flood of such events must not fill the disk. All faults are counted."""
 
     def __init__(self, count: Callable[[str], None] = lambda _: None) -> None:
         """Begin without faults.
@@ -228,8 +229,8 @@ class Outbox:
 
     def drain_confirmations(self) -> list[Confirmation]:
         """Return the confirmations of the records sent since the last call."""
-        taken, self._confirmations = self._confirmations, []
-        return taken
+        drained, self._confirmations = self._confirmations, []
+        return drained
 
     def release(self) -> None:
         """Forget confirmations: partitions are reassigned, and unsecured decisions are published again."""

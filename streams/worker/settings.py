@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from schemas.base import Identifier
 from schemas.cells import MAX_SNAPSHOT_BYTES
-from schemas.services import SHORTEST_S, Host, LogLevel, ServiceSettings, check_session
+from schemas.service_base import SHORTEST_S, Host, LogLevel, ServiceSettings, check_session
 
 LARGEST_RECORD_BYTES = MAX_SNAPSHOT_BYTES + 1024 * 1024
 """Largest record of both of the worker's clients: a snapshot, with what Kafka and the headers add."""

@@ -13,7 +13,7 @@ from confluent_kafka.admin import NewTopic
 
 from schemas.access import use_of_topics
 from schemas.cells import MAX_SNAPSHOT_BYTES, CellConfigured
-from schemas.services import EXIT_FAILED, EXIT_UNFIT, SETTINGS_FAULTS, begin_service, described_fault
+from schemas.service_base import EXIT_FAILED, EXIT_UNFIT, SETTINGS_FAULTS, begin_service, described_fault
 from schemas.topics import COMMANDS, INPUTS, LEDGER, SNAPSHOTS, topic_name
 from streams.cell.rules import RULES, RuleBook, RulesError
 from streams.kafka.administration import Administration
@@ -86,8 +86,8 @@ def _snapshots_config() -> dict[str, str]:
     return {
         "cleanup.policy": "compact",
         "max.message.bytes": str(MAX_SNAPSHOT_BYTES),
-        # A starting worker reads all that is not yet compacted, which includes the active segment: so this
-        # is only as large as the largest snapshot requires.
+        # A starting worker reads all records that are not yet compacted, and so the whole active segment. The
+        # segment is therefore only as large as the largest snapshot requires.
         "segment.bytes": str(LARGEST_RECORD_BYTES),
         "segment.ms": str(_SEGMENT_MS),
         "min.cleanable.dirty.ratio": "0.1",

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from bench.figures import Table
-from bench.report import locked_folder, write_artefacts
+from bench.output import locked_folder, write_artefacts
 from infra.errors import CommandError
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from bench.figures import Conditions, Measurement, Table
 from bench.goals import Goal, Plausibility, goals, missed
-from bench.report import dumps, report, write_artefacts
+from bench.output import dumps, report, write_artefacts
 from bench.suite import SUITES
 
 
@@ -62,12 +62,12 @@ WITH_QUICK_FORM = goal(at_least=1, full=Plausibility((0, 10), runs=5), quick=Pla
     [
         (False, 2.0, 5, []),
         (False, 0.5, 5, ["gain is 0.5 %, goal >= 1"]),
-        (False, 11.0, 5, ["gain is 11 %, expected from 0 to 10: look why"]),
+        (False, 11.0, 5, ["gain is 11 %: implausible, expected 0 to 10"]),
         (False, 2.0, 4, ["gain rests on 4 sample runs, needs 5"]),
         (False, math.nan, 5, ["gain is nan, not a finite number"]),
         (False, math.inf, 5, ["gain is inf, not a finite number"]),
         (True, 0.5, 2, []),
-        (True, 21.0, 2, ["gain is 21 %, expected from -5 to 20: look why"]),
+        (True, 21.0, 2, ["gain is 21 %: implausible, expected -5 to 20"]),
         (True, 0.5, 1, ["gain rests on 1 sample runs, needs 2"]),
         (True, math.nan, 2, ["gain is nan, not a finite number"]),
     ],
@@ -97,7 +97,7 @@ def test_quick_form_without_block_uses_goal():
 @pytest.mark.parametrize("quick", [False, True])
 def test_missing_figure_of_part_is_named(quick):
     faults = missed("auction", ["sensitivity", "ratio"], [Measurement("ratio_mean", 1.05, "", 30)], quick)
-    assert faults == ["ratio_worst is missing: ratio ran and did not bring it"]
+    assert faults == ["ratio_worst is missing from the results of ratio"]
 
 
 def test_figures_of_skipped_parts_are_not_missed():
@@ -158,7 +158,7 @@ def test_report_omits_invalid_numbers():
     assert "NaN" not in dumps(document)
 
 
-def test_figure_without_goal_is_not_judged():
+def test_figure_without_goal_is_not_checked():
     figures = [
         Measurement("welfare_over_titan_pct", 1.0, ""),
         Measurement("welfare_over_fixed_price_pct", 1.0, ""),

@@ -20,7 +20,7 @@ from bench.headline import (
     write_into_documents,
 )
 from bench.kept import KeptFigure, KeptFigures, sources_of
-from bench.report import kept_figures, report
+from bench.output import kept_figures, report
 from infra.errors import CommandError
 
 RATIO = Headline("spine", "kafka_over_faust_ratio", "rate over Faust's", short=True)

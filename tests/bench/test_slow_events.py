@@ -5,7 +5,7 @@ import random
 import pytest
 
 from bench.spine.slow_events import SITUATIONS
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 
 ELASTIC = {"round", "round after their patience", "second round", "quote", "job done", "node lost"} | {
     "another job",

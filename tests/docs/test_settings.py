@@ -20,7 +20,7 @@ from schemas.elastic.settings import ElasticPolicy
 from schemas.experts.settings import ExpertsPolicy
 from schemas.kafka_connection import KafkaConnection
 from schemas.kind import PolicySettings
-from schemas.services import ServiceSettings
+from schemas.service_base import ServiceSettings
 from streams.solver.service import SolverSettings
 from streams.worker.settings import WorkerSettings
 from tests.docs.markdown import DOCS, table_after

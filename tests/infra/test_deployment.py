@@ -9,11 +9,11 @@ import pytest
 
 from infra.deployment import deployment as deployment_module
 from infra.deployment.deployment import Deployment, DeploymentSpec
-from infra.deployment.folders import Folders
+from infra.deployment.deployment_folders import Folders
 from infra.deployment.service import Service, command
 from infra.errors import CommandError
 from infra.log.target import Target
-from schemas.services import EXIT_UNFIT
+from schemas.service_base import EXIT_UNFIT
 
 TIMEOUT_S = 30.0
 FOREVER = "import time; print('here', flush=True); time.sleep(600)"

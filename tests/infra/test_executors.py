@@ -7,8 +7,8 @@ import pytest
 
 from executors.node.settings import ExecutorSettings
 from infra.deployment.cells import PresentCell, first_layout
+from infra.deployment.deployment_folders import Folders
 from infra.deployment.executors import executor_environment, served_nodes
-from infra.deployment.folders import Folders
 from infra.figures.nodes import NodeState
 from schemas.cells import Borrower, CellConfigured, GpuType, Lending, Node, Zone
 from schemas.elastic.settings import ElasticPolicy

@@ -11,7 +11,7 @@ from infra.commands.explain import show
 from infra.commands.output import print_json, print_line, remark
 from infra.views.story import Story
 from schemas.lora import Dataset
-from schemas.services import PlainFormatter
+from schemas.service_base import PlainFormatter
 from schemas.text import plain
 from streams.kafka.records import ReadRecord
 from streams.worker.intake import dead_letter

@@ -2,7 +2,7 @@
 
 import pytest
 
-from infra.commands.profile import jumps
+from infra.commands.profile_steps import jumps
 from schemas.profiles import ProfilePoint
 
 

@@ -10,7 +10,7 @@ import pytest
 from infra.deployment.service import Service, command
 from infra.errors import CommandError
 from infra.kafka.process import MOST_RESTARTS
-from schemas.services import EXIT_FAILED, EXIT_UNANSWERED, EXIT_UNFIT
+from schemas.service_base import EXIT_FAILED, EXIT_UNANSWERED, EXIT_UNFIT
 
 TIMEOUT_S = 60.0
 

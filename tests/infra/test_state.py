@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from infra.cli import run
-from infra.views.state import MOST_ROWS, state_lines
+from infra.views.state_lines import MOST_ROWS, state_lines
 from schemas.elastic.commands import WorkersAssigned
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 from streams.replay.files import ledger_line
 from tests.support.elastic import (
     ElasticBench,

@@ -5,7 +5,7 @@ import pytest
 from infra.figures.board import Board
 from infra.figures.summary import summarise
 from infra.views.figures import zone_rows
-from infra.views.state import state_lines
+from infra.views.state_lines import state_lines
 from infra.views.words import describe, happening
 from schemas.auction.deliveries import Deliveries, PreprocessingOrdered
 from schemas.auction.settings import AuctionPolicy

@@ -124,7 +124,9 @@ def test_differing_jobs_and_totals_are_printed(capsys, log):
     capsys.readouterr()
     assert run(["simulate", "--from-ledger", str(log / "ledger.jsonl"), "--policy", "eft"]) == 0
     shown = capsys.readouterr().out
-    assert "each of its 30 jobs what the cell decided: every difference below is due to the change" in shown
+    assert (
+        "each of the 30 jobs gets the cell's decision: every difference below is due to the change" in shown
+    )
     jobs = asked_what_if(capsys, log, "--policy", "eft")["jobs"]
     assert [job["job_id"] in shown for job in jobs] == [job["differs"] for job in jobs]
     assert "proven ratio" in shown
@@ -135,7 +137,7 @@ def test_differing_jobs_and_totals_are_printed(capsys, log):
 def test_executors_that_were_slower_are_a_third_side(capsys, log):
     assert run(["simulate", "--from-ledger", str(log / "ledger.jsonl"), "--pace", "0.4"]) == 0
     shown = capsys.readouterr().out
-    assert "before → simulated as it was → after the change" in shown
+    assert "before → simulated without the change → after the change" in shown
     assert "completed → refunded (" in shown
 
 
@@ -155,7 +157,7 @@ def test_a_ledger_without_its_decisions_is_remarked_upon(capsys, log, tmp_path):
     copy = shutil.copy(log / "ledger.jsonl", tmp_path)
     capsys.readouterr()
     assert run(["simulate", "--from-ledger", str(copy), "--json"]) == 0
-    remark = f"{tmp_path / 'decisions.jsonl'} is not there: nothing shows that the ledger is whole"
+    remark = f"{tmp_path / 'decisions.jsonl'} is missing: nothing proves that the ledger is complete"
     assert json.loads(capsys.readouterr().out)["notes"] == [remark]
 
 

@@ -11,7 +11,7 @@ from schemas.codec import Decision
 from schemas.decisions import JobAdmitted, JobStateName, JobWithdrawn
 from schemas.elastic.commands import WorkersAssigned
 from schemas.jobs import JobWithdrawalRequested
-from schemas.views import JobState
+from schemas.view_records import JobState
 from tests.support import elastic
 from tests.support.cells import Bench, bid, tick, withdraw
 from tests.support.elastic import ElasticBench

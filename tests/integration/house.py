@@ -15,7 +15,7 @@ import yaml
 
 from infra.demo.data import write_datasets
 from infra.deployment.deployment import Deployment, DeploymentSpec
-from infra.deployment.folders import Folders
+from infra.deployment.deployment_folders import Folders
 from infra.kafka.local import LocalKafka
 from infra.log.publisher import EventPublisher
 from infra.log.target import Target

@@ -12,7 +12,7 @@ from typing import Any
 from executors.lora.default_base import default_base_directory
 from infra.demo.data import write_datasets
 from infra.demo.loans import FAST_LENDER
-from infra.deployment.folders import Folders
+from infra.deployment.deployment_folders import Folders
 from infra.log.publisher import EventPublisher
 from schemas.elastic.outcomes import JobResized
 from schemas.elastic.workload import ElasticTerms, ElasticWorkload

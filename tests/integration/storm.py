@@ -13,8 +13,8 @@ from schemas.codec import Decision, decode_decision
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejected, JobWithdrawn
 from schemas.jobs import JobSubmitted
 from schemas.registry import INTAKE_EVENTS
-from streams.cell.cell import Cell
 from streams.cell.ledger import ledger_event_of
+from streams.cell.state_machine import Cell
 from tests.integration.deployment import Deployment, Worker, until
 from tests.support.cells import configuration, zone
 from tests.support.histories import recorded
@@ -114,7 +114,7 @@ def storm(deployment: Deployment, seed: int, bids: int, kills: int) -> None:
 
 
 def check_log(deployment: Deployment, settled: Mapping[str, int], bids: list[JobSubmitted]) -> None:
-    """The log equals an undisturbed fold's, by id and byte; each bid is judged and each winner charged once.
+    """The log equals an undisturbed fold's, by id and byte; each bid is decided and each winner charged once.
 
     Does not lean on `streams.replay.replay`, which the verdict comes from.
 
@@ -139,8 +139,8 @@ def check_log(deployment: Deployment, settled: Mapping[str, int], bids: list[Job
         [(d.cell, d.outcome) for d in decisions if isinstance(d.outcome, kind)]
         for kind in (JobAdmitted, JobRejected, JobCompleted | JobRefunded | JobWithdrawn)
     )
-    judged = Counter((cell, outcome.job_id) for cell, outcome in [*admitted, *rejected])
-    assert judged == Counter((bid.cell, bid.job_id) for bid in bids), "every bid is decided, once"
+    decided = Counter((cell, outcome.job_id) for cell, outcome in [*admitted, *rejected])
+    assert decided == Counter((bid.cell, bid.job_id) for bid in bids), "every bid is decided, once"
     closed = Counter((cell, outcome.job_id) for cell, outcome in ended)
     charged = Counter((cell, outcome.job_id) for cell, outcome in admitted)
     assert not closed - charged, "only who was charged ends, and once"

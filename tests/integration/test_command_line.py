@@ -9,7 +9,7 @@ import pytest
 
 from infra.cli import run
 from infra.deployment.deployment import Deployment, DeploymentSpec
-from infra.deployment.folders import Folders
+from infra.deployment.deployment_folders import Folders
 from infra.log.target import Target
 from schemas.kafka_connection import KafkaConnection
 from schemas.topics import SNAPSHOTS

@@ -17,12 +17,12 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Lfm2ForCausalLM
 
 from executors.lora.base_model import load_base
-from executors.lora.checkpoint import ADAPTER_TENSORS, encode_state
 from executors.lora.dataset import DatasetRoot
 from executors.lora.default_base import default_base_directory
 from executors.lora.engine import FusedEngine
 from executors.lora.shared_base import SharedBase
 from executors.lora.slots.runs import task_of
+from executors.lora.task_files import ADAPTER_TENSORS, encode_state
 from infra.kafka.local import LocalKafka
 from infra.topics import apply_grants, ensure_topics, grants
 from schemas.fleet import (
@@ -37,7 +37,7 @@ from schemas.fleet import (
 )
 from schemas.kafka_connection import KafkaConnection
 from schemas.lora_commands import RunCancelled, RunOrder
-from schemas.services import EXIT_UNFIT
+from schemas.service_base import EXIT_UNFIT
 from schemas.topics import topics
 from tests.support.base_models.small import small_model
 from tests.support.base_models.survey import small_tokenizer

@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from executors.lora.default_base import default_base_directory
+from infra.demo.demo_environment import MODEL
 from infra.demo.experts import serving_workload, training_workload, write_texts
-from infra.demo.stage import MODEL
-from infra.deployment.folders import Folders
+from infra.deployment.deployment_folders import Folders
 from schemas.decisions import JobRefunded
 from schemas.experts.commands import ExpertsPlaced, RanksAssigned
 from schemas.experts.outcomes import PlacementDecided, RanksChanged

@@ -16,13 +16,13 @@ import psutil
 import pytest
 
 from executors.lora.default_base import default_base_directory
-from infra.demo.cell import CELL_FILE
 from infra.demo.data import write_datasets
+from infra.demo.demo_cell import CELL_FILE
+from infra.demo.demo_environment import MODEL
 from infra.demo.experts import serving_workload, training_workload, write_texts
 from infra.demo.loans import FAST_LENDER
 from infra.demo.merging import tuning_workload, write_tasks
-from infra.demo.stage import MODEL
-from infra.deployment.folders import Folders
+from infra.deployment.deployment_folders import Folders
 from infra.log.publisher import PublishError
 from schemas.auction.bids import BidTerms
 from schemas.decisions import JobCompleted, JobRefunded, JobRejected
@@ -33,7 +33,7 @@ from schemas.jobs import JobSubmitted
 from schemas.kind import Terms, Workload
 from schemas.lora import Dataset, LoraHyperparameters, LoraWorkload
 from schemas.merging.workload import MergingTerms
-from schemas.services import EXIT_UNFIT
+from schemas.service_base import EXIT_UNFIT
 from streams.kafka.reader import ReadError
 from tests.integration.deployment import ROOT
 from tests.integration.watched_deployment import WatchedDeployment, watched

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaException
 from infra.topics import ensure_topics
 from schemas.cells import MAX_SNAPSHOT_BYTES
 from schemas.topics import topics
-from streams.cell.cell import compress
+from streams.cell.state_machine import compress
 from streams.kafka.publisher import Publisher
 from streams.kafka.records import SentRecord
 from streams.worker.settings import LARGEST_RECORD_BYTES, WorkerSettings

@@ -16,7 +16,7 @@ import yaml
 
 from infra.deployment.deployment import Deployment as LocalDeployment
 from infra.deployment.deployment import DeploymentSpec
-from infra.deployment.folders import Folders
+from infra.deployment.deployment_folders import Folders
 from infra.kafka.local import LocalKafka
 from infra.log.publisher import EventPublisher, PublishError
 from infra.log.target import Target
@@ -45,8 +45,8 @@ SETTINGS = {
     "MILLRACE_LENDER_UNKNOWN_S": "60",
     "MILLRACE_LENDER_DELAY_S": "2",
 }
-JUDGED_AFTER_INTERVALS = 11
-"""A plan is for nine intervals, of the notice, the delay and one interval, and is judged in the one after."""
+EVALUATED_AFTER_INTERVALS = 11
+"""A plan covers the intervals of notice and delay, and one more: nine. It is evaluated after them."""
 SOON_UNKNOWN_S = "6"
 """Timeout of the test without load reports: in others, a busy machine may send none for as long."""
 
@@ -107,24 +107,23 @@ class Inference:
     def output(self) -> str:
         return "".join(path.read_text() for path in sorted(self._folder.glob("lender-*")))
 
-    def wait_until_judged(self) -> None:
-        """Wait until the lender has judged a plan while the load was steady, for which it needs a report in
-        each interval that the plan is for: the first judgement alone would else be of the load that rises,
-        and the margin as large as that rise."""
+    def wait_until_evaluated(self) -> None:
+        """Wait until the lender has evaluated a plan of a steady load, with a report in each of its
+        intervals. Otherwise the first evaluation would be of a rising load, and the margin its rise."""
         interval_s = float(SETTINGS["MILLRACE_LENDER_INTERVAL_S"])
 
-        def has_judged() -> bool:
+        def has_evaluated() -> bool:
             steady = 0
             before = -1
             for line in self.intervals():
                 interval = math.floor(line["time_s"] / interval_s)
                 steady = steady + 1 if interval == before + 1 else 1
                 before = interval
-                if steady >= JUDGED_AFTER_INTERVALS:
+                if steady >= EVALUATED_AFTER_INTERVALS:
                     return True
             return False
 
-        until(has_judged, "a plan is judged")
+        until(has_evaluated, "a plan is evaluated")
 
     def intervals(self) -> list[dict[str, Any]]:
         """Return the lenders' records of intervals."""
@@ -180,7 +179,7 @@ def inference(deployment: Deployment, tmp_path: Path) -> Iterator[Inference]:
 def test_falling_load_lends_and_rising_load_reclaims(inference):
     inference.start_lender()
     until(lambda: len(inference.on_loan()) == 7, f"seven servers on loan: {inference.output()}")
-    inference.wait_until_judged()
+    inference.wait_until_evaluated()
     rises_s = time.time()
     inference.load = 0.6
     until(lambda: len(inference.on_loan()) == 3, "four are back")
@@ -199,7 +198,7 @@ def test_falling_load_lends_and_rising_load_reclaims(inference):
 def test_successor_of_killed_lender_repeats_no_offer(inference):
     first = inference.start_lender()
     until(lambda: len(inference.on_loan()) == 7, "seven servers on loan")
-    inference.wait_until_judged()
+    inference.wait_until_evaluated()
     first.kill()
     offers = inference.published(CapacityOffered)
     inference.start_lender()

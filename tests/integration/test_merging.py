@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from executors.lora.default_base import default_base_directory
 from infra.demo.data import pieces, write_task
 from infra.demo.merging import tuning_workload, write_tasks
-from infra.deployment.folders import Folders
+from infra.deployment.deployment_folders import Folders
 from schemas.fleet import RunStarted
 from schemas.jobs import JobSubmitted
 from schemas.merging.commands import TaskAssigned
@@ -56,9 +56,9 @@ def test_merged_jobs_are_both_completed(fleet: WatchedDeployment) -> None:
     fleet.send(*(submitted(job_id, workload) for job_id, workload in jobs.items()))
     for job_id in jobs:
         fleet.until(lambda job_id=job_id: fleet.completed(job_id), f"{job_id} is done", READY_S)
-    (judged,) = fleet.decided(MergeEvaluated)
-    assert (judged.job_id, judged.partner, judged.reason) == ("learner", "teacher", "finished")
-    assert judged.iterations < judged.iterations_alone
+    (evaluated,) = fleet.decided(MergeEvaluated)
+    assert (evaluated.job_id, evaluated.partner, evaluated.reason) == ("learner", "teacher", "finished")
+    assert evaluated.iterations < evaluated.iterations_alone
     accuracy = {each.job_id: each.accuracy for each in fleet.events(TaskEvaluated) if each.phase == "own"}
     assert accuracy["learner"] >= 0.2
     fleet.assert_proven()
@@ -93,9 +93,9 @@ def test_only_adapter_with_leave_is_donor(fleet: WatchedDeployment) -> None:
         "lent": [],
         "reader-of-lent": ["lent"],
     }
-    (judged,) = (each for each in fleet.decided(MergeEvaluated) if each.job_id == "reader-of-lent")
-    assert (judged.partner, judged.reason) == ("lent", "finished")
-    assert judged.iterations < judged.iterations_alone
+    (evaluated,) = (each for each in fleet.decided(MergeEvaluated) if each.job_id == "reader-of-lent")
+    assert (evaluated.partner, evaluated.reason) == ("lent", "finished")
+    assert evaluated.iterations < evaluated.iterations_alone
     fleet.assert_proven()
 
 
@@ -115,14 +115,14 @@ def test_four_jobs_complete_despite_undone_merge(fleet: WatchedDeployment) -> No
         fleet.send(submitted(first, jobs[first]), submitted(second, jobs[second]))
         for job_id in (first, second):
             fleet.until(lambda job_id=job_id: fleet.completed(job_id), f"{job_id} is done", 5 * READY_S)
-    judged = {each.job_id: each for each in fleet.decided(MergeEvaluated)}
-    assert {job_id: each.reason for job_id, each in judged.items()} == {
+    evaluated = {each.job_id: each for each in fleet.decided(MergeEvaluated)}
+    assert {job_id: each.reason for job_id, each in evaluated.items()} == {
         "related": "finished",
         "misled": "undone",
     }
     # Equal data and hyperparameters are profiled once.
     assert len(fleet.events(TaskProfiled)) == 3
-    finished = judged["related"]
+    finished = evaluated["related"]
     assert finished.iterations < finished.iterations_alone
     accuracy = {each.job_id: each.accuracy for each in fleet.events(TaskEvaluated) if each.phase == "own"}
     assert accuracy["related"] >= 0.2

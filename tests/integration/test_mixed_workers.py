@@ -9,11 +9,11 @@ import yaml
 
 from executors.elastic.rank import JobNotes
 from executors.gang.checkpoints import TrainingState
-from executors.lora.checkpoint import TRAINING_STATE
 from executors.lora.default_base import default_base_directory
+from executors.lora.task_files import TRAINING_STATE
 from executors.node.places import checkpoint_root
 from infra.demo.data import write_datasets
-from infra.deployment.folders import Folders
+from infra.deployment.deployment_folders import Folders
 from schemas.elastic.outcomes import JobProfiled, JobResized
 from schemas.elastic.workload import ElasticTerms, ElasticWorkload
 from schemas.fleet import RunProgressed

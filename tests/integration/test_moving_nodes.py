@@ -17,8 +17,8 @@ import yaml
 from infra.demo.data import write_datasets
 from infra.deployment.cells import present_cells
 from infra.deployment.deployment import Deployment, DeploymentSpec
+from infra.deployment.deployment_folders import Folders
 from infra.deployment.executors import served_nodes
-from infra.deployment.folders import Folders
 from infra.kafka.local import LocalKafka
 from infra.log.target import Target
 from schemas.auction.evidence import JobReplanned

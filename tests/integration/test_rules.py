@@ -14,10 +14,10 @@ from infra.topics import ensure_topics
 from schemas.base import Event
 from schemas.codec import decode_event
 from schemas.rules import RulesAdopted
-from schemas.services import EXIT_UNFIT
+from schemas.service_base import EXIT_UNFIT
 from schemas.topics import RULES_STATES, topics
-from streams.cell.cell import Cell
 from streams.cell.ledger import ledger_event_of
+from streams.cell.state_machine import Cell
 from streams.kafka.records import ReadRecord
 from streams.replay.export import export
 from streams.replay.files import verify_files

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import yaml
 
-from infra.deployment.folders import Folders
+from infra.deployment.deployment_folders import Folders
 from infra.log.target import Target
 from schemas.decisions import JobCompleted
 from schemas.fleet import RunProgressed, RunStarted
@@ -177,7 +177,7 @@ def test_a_gang_of_two_nodes_completes_its_job(fleet: Fleet, weights: list[float
     [
         pytest.param("rank", "n2", marks=pytest.mark.slow),
         pytest.param("rank", "n1", marks=pytest.mark.drill),
-        pytest.param("service", "n1", marks=pytest.mark.drill),
+        pytest.param("service", "n1", marks=pytest.mark.slow),
         pytest.param("service", "n2", marks=pytest.mark.drill),
     ],
 )

@@ -14,12 +14,12 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
 from executors.lora.base_model import load_base
-from executors.lora.checkpoint import ADAPTER_TENSORS
 from executors.lora.dataset import Cursor, DatasetRoot, next_indices
+from executors.lora.lora_task import LLAMA_TARGET_MODULES, LoraTask
 from executors.lora.resident import new_state
 from executors.lora.shared_base import SharedBase
 from executors.lora.slots.runs import task_of
-from executors.lora.task import LLAMA_TARGET_MODULES, LoraTask
+from executors.lora.task_files import ADAPTER_TENSORS
 from infra.topics import ensure_topics
 from schemas.fleet import NodeOnline, RunFinished
 from schemas.kafka_connection import KafkaConnection

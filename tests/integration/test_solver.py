@@ -13,7 +13,7 @@ import yaml
 from infra.cli import run
 from infra.deployment.deployment import Deployment as LocalDeployment
 from infra.deployment.deployment import DeploymentSpec
-from infra.deployment.folders import Folders
+from infra.deployment.deployment_folders import Folders
 from infra.kafka.local import LocalKafka
 from infra.log.target import Target
 from schemas.auction.settings import TitanPolicy
@@ -23,7 +23,7 @@ from schemas.codec import Decision, decode_decision, decode_event
 from schemas.decisions import EventIgnored, JobAdmitted, JobRejected
 from schemas.jobs import JobSubmitted
 from schemas.kafka_connection import KafkaConnection
-from schemas.services import EXIT_FAILED, EXIT_UNFIT
+from schemas.service_base import EXIT_FAILED, EXIT_UNFIT
 from schemas.solves import SolveFinished, SolveRequested
 from tests.integration.deployment import DEMO_CELLS, Deployment, Worker, bids_file, demo_bid, until
 from tests.support.cells import EPOCH_S, bid, configuration, tick, zone

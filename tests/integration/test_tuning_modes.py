@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from infra.demo.merging import tuning_workload, write_tasks
-from infra.deployment.folders import Folders
+from infra.deployment.deployment_folders import Folders
 from schemas.decisions import JobCompleted
 from schemas.jobs import JobSubmitted, JobWithdrawalRequested
 from schemas.merging.commands import TaskAssigned
@@ -70,13 +70,13 @@ def test_two_jobs_share_a_run(fleet: WatchedDeployment) -> None:
     submit(fleet, jobs)
     samples = {complete(fleet, job_id).samples_done for job_id in jobs}
     assert {mode for job_id in jobs for mode, _ in modes(fleet, job_id)} == {"spatial"}
-    judged = {each.job_id: each for each in fleet.decided(MergeEvaluated)}
-    assert {job_id: each.reason for job_id, each in judged.items()} == dict.fromkeys(jobs, "finished")
+    evaluated = {each.job_id: each for each in fleet.decided(MergeEvaluated)}
+    assert {job_id: each.reason for job_id, each in evaluated.items()} == dict.fromkeys(jobs, "finished")
     # A step is an iteration of both, and both are measured together.
     for job_id in jobs:
         evaluations = [each for each in fleet.events(TaskEvaluated) if each.job_id == job_id]
         assert evaluations[-1].accuracy >= 0.1
-        assert judged[job_id].iterations < judged[job_id].iterations_alone
+        assert evaluated[job_id].iterations < evaluated[job_id].iterations_alone
     assert max(samples) < jobs["tables"].total_samples
     fleet.assert_proven()
 

@@ -8,7 +8,7 @@ import pytest
 
 from infra.cli import run
 from infra.demo.data import write_datasets, write_next_steps
-from infra.deployment.folders import Folders, running_address
+from infra.deployment.deployment_folders import Folders, running_address
 from schemas.clock import ClockTicked
 from schemas.codec import decode_event
 from schemas.jobs import JobSubmitted

@@ -17,7 +17,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import PreTrainedTokenizerFast
 
-from infra.deployment.folders import Folders
+from infra.deployment.deployment_folders import Folders
 from schemas.auction.bids import BidTerms, QuoteAccepted, VendorLeft, VendorQuoted
 from schemas.auction.deliveries import (
     PreprocessingAccepted,

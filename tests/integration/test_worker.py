@@ -26,9 +26,9 @@ from schemas.codec import decode_decision
 from schemas.decisions import JobAdmitted, JobQuoted
 from schemas.jobs import JobQuoteRequested
 from schemas.registry import TOPIC_BY_EVENT
-from schemas.services import EXIT_FAILED, EXIT_UNANSWERED, EXIT_UNFIT
+from schemas.service_base import EXIT_FAILED, EXIT_UNANSWERED, EXIT_UNFIT
 from schemas.topics import topics
-from schemas.views import JobState
+from schemas.view_records import JobState
 from streams.kafka.records import ReadRecord
 from streams.replay.export import export
 from streams.replay.files import verify_files

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from infra.deployment.deployment import Deployment, DeploymentSpec
-from infra.deployment.folders import Folders
+from infra.deployment.deployment_folders import Folders
 from infra.log.publisher import EventPublisher
 from infra.log.target import Target
 from schemas.base import Event, Outcome

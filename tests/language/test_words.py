@@ -12,6 +12,7 @@ from tests.language.words import (
     GLOSSARY,
     faults,
     glossary_words,
+    local_faults,
     name_faults,
     page_faults,
     repetitions,
@@ -61,6 +62,12 @@ def test_names_are_plain(folder: str) -> None:
     assert [str(fault) for fault in found] == []
 
 
+@pytest.mark.parametrize("package", PACKAGES)
+def test_names_of_variables_are_plain(package: str) -> None:
+    files = sorted((ROOT / package).rglob("*.py"))
+    assert [str(fault) for path in files for fault in local_faults(path, ROOT)] == []
+
+
 def test_settings_are_plain() -> None:
     generated = ROOT / "schemas" / "spec"
     files = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.yaml"))]
@@ -76,10 +83,13 @@ def test_a_class_name_means_one_thing() -> None:
     names: Counter[str] = Counter()
     for path in product_files():
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        names.update(
-            node.name for node in tree.body if isinstance(node, ast.ClassDef) and node.name[0] != "_"
-        )
+        names.update(node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
     assert sorted(name for name, count in names.items() if count > 1) == []
+
+
+def test_no_names_of_files_differ_by_an_s() -> None:
+    names = {path.stem for path in product_files()}
+    assert sorted(name for name in names if f"{name}s" in names) == []
 
 
 def test_zone_policies_have_plain_verbs() -> None:
@@ -116,6 +126,28 @@ def test_faults_of_names_are_found(tmp_path: Path) -> None:
         "def is_alive(known): self._wanted = said = takes_profiles\n"
     )
     assert sorted(fault.line for fault in name_faults(source, tmp_path)) == [1, 2, 2, 4, 5, 6, 7, 8]
+
+
+def test_faults_of_file_names_are_found(tmp_path: Path) -> None:
+    source = tmp_path / "test_open_to_strangers.py"
+    source.write_text("")
+    assert [fault.text for fault in name_faults(source, tmp_path)] == ["test open to strangers"]
+
+
+def test_faults_of_variables_are_found(tmp_path: Path) -> None:
+    source = tmp_path / "module.py"
+    source.write_text(
+        "class Forecast:\n    foretold: int\n"
+        "    def value(self):\n        wanted = told = 1\n"
+        "        for said, (knows, _) in (): wanted += 1\n"
+        "        return [foretold for foretold in self.x]\n"
+        "with open(path) as taken: pass\n"
+        "try: pass\nexcept OSError as judged: pass\n"
+        "match x:\n    case [told, *strangers]: pass\n"
+        "if lodgers := x: pass\n"
+    )
+    found = sorted(fault.line for fault in local_faults(source, tmp_path))
+    assert found == [4, 4, 5, 5, 5, 6, 6, 7, 9, 11, 11, 12]
 
 
 def test_a_fault_is_found(tmp_path: Path) -> None:

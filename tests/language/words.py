@@ -71,7 +71,9 @@ _FORMS = {
     "hear": "hear|hears|heard|hearing",
     "tell": "tell|tells|told|telling",
     "say": "say|says|said|saying",
-    "know": "know|knows|knew",
+    "know": "know|knows|knew|knowing",
+    "judge": "(?:un)?judg(?:e|es|ed|ing|able|eable|ment|ement)s?",
+    "team": "teams?",
     "mourn": "mourn|mourns|mourned",
     "bury": "bury|buries|buried",
     "fare": "fare|fares|fared",
@@ -156,8 +158,10 @@ def page_faults(path: Path, root: Path) -> Iterator[Fault]:
 
 
 def name_faults(path: Path, root: Path) -> Iterator[Fault]:
-    """Yield the faults of a file's names; those of tests are also short."""
+    """Yield the faults of a file's own name and of its names; those of tests are also short."""
     place = str(path.relative_to(root))
+    patterns = _NAME_PATTERNS if path.stem.startswith("test_") else _CODE_NAME_PATTERNS
+    yield from _replaced(place, 1, " ".join(_PART.findall(path.stem)), patterns)
     for line, name in names(ast.parse(path.read_text(encoding="utf-8"))):
         is_test = name.startswith("test_")
         if is_test and len(name.split("_")) > MOST_WORDS + 1:
@@ -165,6 +169,34 @@ def name_faults(path: Path, root: Path) -> Iterator[Fault]:
         if name not in STORED_NAMES:
             patterns = _NAME_PATTERNS if is_test else _CODE_NAME_PATTERNS
             yield from _replaced(place, line, " ".join(_PART.findall(name)), patterns)
+
+
+def local_faults(path: Path, root: Path) -> Iterator[Fault]:
+    """Yield the faults of the variables of a file's functions and comprehensions."""
+    place = str(path.relative_to(root))
+    for line, name in local_names(ast.parse(path.read_text(encoding="utf-8"))):
+        yield from _replaced(place, line, " ".join(_PART.findall(name)), _CODE_NAME_PATTERNS)
+
+
+def local_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the names that a file binds, with their lines: all but the fields of classes and the parameters.
+
+    These are assigned names, and those of loops, comprehensions, patterns, `with` and `except`.
+    """
+    fields = {
+        field for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for field in _assigned(node.body)
+    }
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) if (node.lineno, name) not in fields:
+                yield node.lineno, name
+            case (
+                ast.MatchAs(name=str(name))
+                | ast.MatchStar(name=str(name))
+                | ast.MatchMapping(rest=str(name))
+                | ast.ExceptHandler(name=str(name))
+            ):
+                yield node.lineno, name
 
 
 def names(tree: ast.Module) -> Iterator[tuple[int, str]]:

@@ -31,8 +31,8 @@ from schemas.decisions import EventIgnored, JobAdmitted, JobCompleted, JobReject
 from schemas.fleet import NodeOnline, RunFinished, RunProgressed
 from schemas.jobs import JobQuoteRequested, JobSubmitted
 from schemas.solves import SolveFinished, SolveRequested
-from streams.cell.cell import Cell
 from streams.cell.live_bytes import job_bytes
+from streams.cell.state_machine import Cell
 from streams.replay.replay import DecisionRecord, verify
 from tests.round_robin.kind import CountWorkload, QueueTerms, RoundRobinPolicy
 from tests.round_robin.solve import shortest_first

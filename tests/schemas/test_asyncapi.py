@@ -14,7 +14,7 @@ from schemas.codec import Decision, Envelope
 from schemas.documents import json_schemas
 from schemas.registry import DECISION_TYPES, EVENT_TYPES, EVENTS_BY_TOPIC, LEDGER_TYPES
 from schemas.topics import INPUTS, topics
-from schemas.views import JobState, ZoneState
+from schemas.view_records import JobState, ZoneState
 from tests.schemas.samples import IGNORED, TICKED
 
 DOCUMENT = asyncapi()

@@ -17,7 +17,7 @@ from schemas.codec import Decision
 from schemas.documents import SPEC, check, json_schemas, release, write
 from schemas.questions import SolvePosed
 from schemas.registry import DECISION_TYPES, EVENT_TYPES
-from schemas.views import JobState, ZoneState
+from schemas.view_records import JobState, ZoneState
 from tests.schemas.strategies import SEEDED, payloads
 from tests.support.examples import examples
 

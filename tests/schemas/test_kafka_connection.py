@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from schemas.codec import describe
 from schemas.kafka_connection import KafkaConnection, KafkaSettings
-from schemas.services import ServiceSettings
+from schemas.service_base import ServiceSettings
 
 SECRET = "correct horse"
 SCRAM = {

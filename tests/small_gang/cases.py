@@ -20,8 +20,8 @@ from schemas.decisions import (
 from schemas.fleet import NodeOnline, RefusedRun
 from schemas.jobs import JobSubmitted
 from schemas.solves import SolveFinished
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 from streams.replay.replay import DecisionRecord, verify
 from tests.small_gang.kind import LineAssigned, LineChanged, LinePolicy, LineReleased, LineTerms, LineWorkload
 from tests.support.cells import (

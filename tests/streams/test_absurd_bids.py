@@ -20,7 +20,7 @@ from schemas.lora import Dataset, LoraHyperparameters, LoraWorkload
 from solvers.auction.posted.constants import RISE_PER_SHARE
 from solvers.auction.posted.levels import Levels, least_level
 from solvers.auction.posted.prices import PostedPrices
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 from streams.worker.cells_file import load_cells
 from tests.support.cells import Bench
 from tests.support.quota_runs import QuotaRuns

@@ -16,7 +16,7 @@ from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejected, JobWithdrawn
 from schemas.solves import SolveFinished, SolveRequested
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 from tests.support.cells import UNIT, Bench, CheckedBench, configuration, tick, zone
 from tests.support.examples import seeds
 from tests.support.histories import History, history
@@ -92,24 +92,24 @@ def played(bench: Bench, seed: int, restart_share: float = 0.0) -> list[Outcome]
 def test_each_bid_is_decided_and_job_ends_once(name, seed):
     bench = CheckedBench()
     bench.send(cell_under(name))
-    judged, open_jobs, admitted = set(), set(), 0
+    decided, open_jobs, admitted = set(), set(), 0
     for outcome in played(bench, seed, restart_share=0.1):
         match outcome:
             case JobAdmitted():
-                assert outcome.job_id not in judged
-                judged.add(outcome.job_id)
+                assert outcome.job_id not in decided
+                decided.add(outcome.job_id)
                 open_jobs.add(outcome.job_id)
                 admitted += 1
             case JobRejected():
-                assert outcome.job_id not in judged
-                judged.add(outcome.job_id)
-            case JobWithdrawn() if outcome.job_id not in judged:
+                assert outcome.job_id not in decided
+                decided.add(outcome.job_id)
+            case JobWithdrawn() if outcome.job_id not in decided:
                 # Its slot's solve had not been asked for, or not been answered.
                 assert name == "titan"
-                judged.add(outcome.job_id)
+                decided.add(outcome.job_id)
             case JobCompleted() | JobRefunded() | JobWithdrawn():
                 open_jobs.remove(outcome.job_id)
-    assert judged == {f"j{number}" for number in range(BIDS)}
+    assert decided == {f"j{number}" for number in range(BIDS)}
     assert admitted
     assert not open_jobs
 

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from schemas.base import Event
 from schemas.clock import ClockTicked
 from schemas.decisions import EventFaulted
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 from tests.streams.ledgers import NAMES, ledger
 from tests.support.bounds import Bounds, Number, Path, places_in
 

@@ -25,7 +25,7 @@ from schemas.fleet import (
 )
 from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
 from schemas.lora import Dataset, LoraHyperparameters, LoraWorkload
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 from tests.streams.test_cell_fuzz import feed
 from tests.support.cells import delivered, failed_order
 from tests.support.examples import examples

@@ -66,8 +66,8 @@ from schemas.lora import LoraWorkload
 from schemas.lora_commands import RunCancelled, SlotAssigned
 from schemas.rules import RULES_VERSION, RulesAdopted
 from schemas.solves import SolveFinished, SolveRequested
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 from tests.support.cells import (
     EPOCH_S,
     SLOT_S,

@@ -11,7 +11,7 @@ from schemas.auction.settings import PdftspPolicy
 from schemas.decisions import JobAdmitted, JobRejected
 from schemas.jobs import JobSubmitted
 from schemas.lora import Dataset, LoraWorkload
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 from streams.worker.cells_file import MAX_FILE_BYTES, CellsFile, CellsFileError, load_cells
 from tests.support.cells import Bench
 

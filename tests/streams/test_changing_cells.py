@@ -21,7 +21,7 @@ from schemas.changes import (
 from schemas.decisions import EventIgnored, JobRefunded, NodeMoved, ZoneAccepted
 from schemas.jobs import JobSubmitted
 from schemas.kind import PolicySettings
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 from tests.support.cells import UNIT, CheckedBench, offline, online, tick, zone
 from tests.support.examples import seeds
 from tests.support.histories import history

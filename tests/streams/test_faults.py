@@ -20,12 +20,12 @@ from schemas.codec import Decision, Envelope
 from schemas.decisions import CellAccepted, EventFaulted, EventIgnored, JobAdmitted
 from schemas.merging.commands import TaskAssigned
 from schemas.merging.problems import MergeSolution, Share
-from streams.cell.cell import Cell
 from streams.cell.chain import chained_part, next_link
 from streams.cell.ledger_event import LedgerEvent
 from streams.cell.outcomes import Outcomes
 from streams.cell.packing import pack, unpack
 from streams.cell.recovery import Kept, on_a_fresh_stack
+from streams.cell.state_machine import Cell
 from streams.policies.auction.zone import AuctionZone
 from streams.policies.policy import ZonePolicy
 from streams.replay.replay import DecisionRecord, verify

@@ -82,7 +82,7 @@ def test_vendors_offer_quotes_of_arrival_time():
         pytest.param(configuration(zones=(zone(horizon_slots=1),)), id="a second configuration"),
     ],
 )
-def test_unjudged_bids_are_not_in_instance(event: Event):
+def test_undecided_bids_are_not_in_instance(event: Event):
     assert [task.job_id for task in tasks_of(bid("j"), event, bid("k"))] == ["j", "k"]
 
 
@@ -91,7 +91,7 @@ def test_a_time_that_goes_back_changes_nothing():
     assert task.first_slot == 4
 
 
-def test_unjudgeable_bid_uses_its_id():
+def test_bid_without_plans_uses_its_id():
     assert tasks_of(bid("j", memory_gib=9.0), bid("j")) == []
 
 

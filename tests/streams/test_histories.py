@@ -6,7 +6,7 @@ import pytest
 
 from schemas.auction.settings import AuctionPolicy
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejected, JobWithdrawn
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 from tests.support.cells import Bench, CheckedBench, zone
 from tests.support.examples import long
 from tests.support.histories import history
@@ -26,7 +26,7 @@ def test_each_bid_is_decided_and_job_ends_once(seed, policy):
     rng = random.Random(seed)
     restarts = random.Random(f"restarts/{seed}")
     bench = CheckedBench.configured(zones=(zone(policy=POLICIES[policy]),))
-    admitted, ended, judged = set(), set(), set()
+    admitted, ended, decided = set(), set(), set()
     coming = history(rng, BIDS, late_share=LATE_SHARES[seed % len(LATE_SHARES)])
     event = next(coming)
     held = HeldCells()
@@ -39,9 +39,9 @@ def test_each_bid_is_decided_and_job_ends_once(seed, policy):
             match outcome:
                 case JobAdmitted():
                     admitted.add(outcome.job_id)
-                    judged.add(outcome.job_id)
+                    decided.add(outcome.job_id)
                 case JobRejected():
-                    judged.add(outcome.job_id)
+                    decided.add(outcome.job_id)
                 case JobCompleted() | JobRefunded() | JobWithdrawn():
                     assert outcome.job_id in admitted - ended, "each admitted job ends once"
                     ended.add(outcome.job_id)
@@ -51,7 +51,7 @@ def test_each_bid_is_decided_and_job_ends_once(seed, policy):
             event = coming.send(outcomes)
         except StopIteration:
             event = None
-    assert judged == {f"j{number}" for number in range(BIDS)}, "every bid is decided"
+    assert decided == {f"j{number}" for number in range(BIDS)}, "every bid is decided"
     assert admitted == ended, "every admitted job ends in an adapter, a refund or a withdrawal"
     assert admitted
     twin = Bench()

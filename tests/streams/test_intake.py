@@ -48,8 +48,8 @@ def edited(**changes: object) -> bytes:
 
 def admitted(record: ReadRecord, intake: Intake = INTAKE) -> SentRecord:
     """Return the result of a record: a ledger record, or a dead letter."""
-    judged = intake.admit(record)
-    return judged.record if isinstance(judged, Accepted) else judged
+    decided = intake.admit(record)
+    return decided.record if isinstance(decided, Accepted) else decided
 
 
 def reason(sent: SentRecord) -> str:

@@ -32,10 +32,10 @@ from schemas.questions import encode_posed
 from schemas.solves import SolveRequested
 from schemas.topics import topics
 from solvers.auction.posted.prices import PostedPrices
-from streams.cell.cell import Cell
 from streams.cell.live_bytes import LiveBytes, job_bytes
-from streams.policies.auction.batch_judge import MOST_BIDS
-from streams.policies.auction.job import NODE_SLOT_BYTES, ZONE_BYTES
+from streams.cell.state_machine import Cell
+from streams.policies.auction.batch_admission import MOST_BIDS
+from streams.policies.auction.planned_job import NODE_SLOT_BYTES, ZONE_BYTES
 from tests.support.cells import (
     EPOCH_S,
     UNIT,
@@ -227,7 +227,7 @@ def test_waiting_bids_of_user_are_limited(waiting: Bench) -> None:
     assert quoted.reason == "cell_full"
     assert waiting.send(ask(**task))[0].reason == "plan_found"
     assert waiting.send(largest_bid(rng, "other")) == [], "it waits"
-    (withdrawn,) = waiting.send(withdraw(next(iter(waiting.zone.judge.describe()["jobs"])), "flood"))
+    (withdrawn,) = waiting.send(withdraw(next(iter(waiting.zone.admission.describe()["jobs"])), "flood"))
     assert withdrawn.returned_micros == 0
     assert waiting.send(largest_bid(rng, "flood")) == []
     check_live_bytes(waiting.cell)

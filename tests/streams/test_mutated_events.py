@@ -28,8 +28,8 @@ from schemas.fleet import CommandRefused, NodeOffline, NodeSilent, RunFailed, Ru
 from schemas.jobs import JobWithdrawalRequested
 from schemas.kind import Problem
 from schemas.solves import SolveFinished, SolveRequested
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 from tests.streams.elastic import test_histories as elastic
 from tests.streams.experts import test_histories as experts
 from tests.streams.ledgers import MARKETS
@@ -344,7 +344,7 @@ def _market(name: str, rng: random.Random) -> Iterator[None]:
 
 
 def inference_reports(rng: random.Random, bench: Bench) -> list[Event]:
-    """Something about servers that are lent; whether it makes sense is the cell's to judge."""
+    """Something about servers that are lent; the cell checks whether it is valid."""
     if bench.cell.time_s is None:
         return []
     number, slot = len(bench.ledger), (bench.cell.time_s - EPOCH_S) / SLOT_S

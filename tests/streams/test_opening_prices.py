@@ -10,7 +10,7 @@ from schemas.auction.settings import OpeningPrices, PdftspPolicy
 from schemas.base import HOURS_PER_DAY
 from schemas.cells import Zone
 from schemas.decisions import JobAdmitted, JobRejected
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 from tests.streams.test_truthfulness import COMPETITORS, MONEY, TASKS, check_never_beaten
 from tests.support.cells import EPOCH_S, UNIT, Bench, bid, tick, vendor, zone
 from tests.support.examples import examples

@@ -14,7 +14,7 @@ from schemas.base import HOURS_PER_DAY, Event
 from schemas.cells import CellConfigured, Tariff
 from schemas.decisions import JobAdmitted, JobQuoted, JobRefunded, JobRejected
 from schemas.jobs import JobSubmitted
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 from tests.streams.test_truthfulness import COMPETITORS, MONEY, TASKS, check_never_beaten
 from tests.streams.test_withdrawal_truthfulness import LATER_COMPETITORS, check_no_strategy_gains
 from tests.support.cells import (
@@ -47,7 +47,7 @@ def later(task: dict[str, Any], slot: int) -> dict[str, Any]:
 
 
 def warm(earlier, idle_slots: int, competitors) -> tuple[Bench, int]:
-    """A cell that has judged bids for some slots and then others in the present one, and that slot."""
+    """A cell that has decided bids for some slots and then others in the present one, and that slot."""
     bench = Bench.configured(zones=(DEFAULT,))
     bench.send(vendor("slow", 0.2, 20.0), vendor("fast", 1.1, 0.0))
     slot = 0

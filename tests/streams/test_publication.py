@@ -7,7 +7,7 @@ from jsonschema import Draft202012Validator
 
 from schemas.asyncapi import asyncapi
 from schemas.documents import json_schemas
-from schemas.views import JobState
+from schemas.view_records import JobState
 from streams.kafka.records import ReadRecord
 from streams.worker.intake import dead_letter
 from streams.worker.publication import Publication

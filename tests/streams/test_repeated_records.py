@@ -9,8 +9,8 @@ from schemas.auction.bids import VendorQuoted
 from schemas.base import Event
 from schemas.codec import Decision, Envelope
 from schemas.fleet import CommandRefused
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 from tests.streams.test_mutated_events import POLICIES, play
 from tests.support.cells import Bench
 from tests.support.examples import LONG

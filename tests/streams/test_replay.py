@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 from streams.replay.files import ledger_line, read_ledger_file, verify_files
 from streams.replay.heads import Head
 from streams.replay.replay import LIVE, MAX_DIFFERENCES, DecisionRecord, fold, verify

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from infra.cli import run
 from infra.commands.replay import EXIT_UNVERIFIED
 from schemas.decisions import EventIgnored, JobRejected
-from streams.cell.cell import SNAPSHOT_VERSION, Cell, compress
 from streams.cell.ledger_event import LedgerEvent
 from streams.cell.rules import MissingRulesError, RuleBook, WrongStateError, state_digest
+from streams.cell.state_machine import SNAPSHOT_VERSION, Cell, compress
 from streams.replay.files import ledger_line, state_file, verify_files
 from streams.replay.heads import Head, KeptHead
 from streams.replay.replay import LIVE, DecisionRecord, Verdict, verify

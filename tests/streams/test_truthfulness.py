@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from schemas.auction.settings import PdftspPolicy
 from schemas.decisions import JobAdmitted, JobWithdrawn
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 from tests.support.cells import EPOCH_S, UNIT, Bench, bid, tick, vendor, withdraw, zone
 from tests.support.examples import examples
 
@@ -28,7 +28,7 @@ COMPETITORS = st.lists(st.tuples(MONEY, TASKS), max_size=6)
 
 
 def market_after(competitors, **changes) -> bytes:
-    """Snapshot of a cell that has judged some bids already."""
+    """Snapshot of a cell that has decided some bids already."""
     bench = Bench.configured(**changes)
     bench.send(vendor("slow", 0.2, 20.0), vendor("fast", 1.1, 0.0))
     for number, (amount, task) in enumerate(competitors):

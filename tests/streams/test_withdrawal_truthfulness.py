@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from schemas.decisions import JobAdmitted, JobWithdrawn
 from schemas.jobs import JobSubmitted
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 from tests.streams.test_truthfulness import COMPETITORS, MONEY, TASKS, market_after
 from tests.support.cells import EPOCH_S, UNIT, Bench, bid, withdraw, zone
 from tests.support.examples import examples

@@ -6,7 +6,7 @@ from jsonschema import Draft202012Validator
 
 from schemas.changes import NodeLent
 from schemas.documents import json_schemas
-from schemas.views import ZoneState
+from schemas.view_records import ZoneState
 from streams.worker.publication import ZoneStates
 from tests.support.cells import Bench, tick
 from tests.support.loans import lending_cell, offered, reported

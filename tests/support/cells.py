@@ -27,8 +27,8 @@ from schemas.fleet import (
 from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
 from schemas.lora import Dataset, Delivery, LoraWorkload
 from schemas.solves import SolveFinished, SolveRequested
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 from tests.support.invariants import handle_checked
 
 SLOT_S = 10.0

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from executors.lora.checkpoint import decode_state, encode_state
+from executors.lora.lora_task import TaskState
 from executors.lora.shared_base import SharedBase
-from executors.lora.task import TaskState
+from executors.lora.task_files import decode_state, encode_state
 from executors.node.checkpoints import CheckpointStore
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from solvers.merging.scheme import Contender
+from solvers.merging.scheme_interface import Contender
 
 NOW_S = 100_000.0
 """Time of the rounds that are drawn."""

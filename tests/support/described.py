@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 
 
 def check_described(cell: Cell) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
 from schemas.fleet import RunStarted
 from schemas.lora_commands import RunOrder, SlotAssigned
-from streams.cell.cell import Cell
-from streams.policies.auction.job import LATE_REPORT_SLOTS, slot_of_run
+from streams.cell.state_machine import Cell
+from streams.policies.auction.planned_job import LATE_REPORT_SLOTS, slot_of_run
 from tests.support.cells import (
     EPOCH_S,
     SLOT_S,

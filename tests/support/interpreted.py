@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple
 
 from schemas.codec import decode_event_line
 from solvers.compiled import Kernel, change_over, compiling, interpret
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 from streams.worker.kernels import warm_up
 from tests.streams.elastic.test_histories import History as ElasticHistory
 from tests.streams.experts.test_histories import KNOWN, PATIENCES_S

@@ -14,10 +14,10 @@ from schemas.decisions import JobAdmitted, JobRejected, NodeMoved
 from schemas.jobs import JobSubmitted
 from schemas.kind import PolicySettings
 from solvers.auction.posted.prices import PostedPrices
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
 from streams.cell.live_bytes import job_bytes
-from streams.policies.auction.job import LATE_REPORT_SLOTS, ZONE_BYTES
+from streams.cell.state_machine import Cell
+from streams.policies.auction.planned_job import LATE_REPORT_SLOTS, ZONE_BYTES
 from streams.policies.auction.zone import AuctionZone
 from tests.support.described import check_described
 from tests.support.sentences import check_sentences
@@ -101,8 +101,8 @@ def check_live_bytes(cell: Cell) -> None:
     counted = sum(job_bytes(job.workload, job.terms) for job in cell.jobs.live.values())
     taken = len(msgpack.packb(cell.jobs.state()["live"]))
     for zone in zones.values():
-        judge = zone.judge.state()
-        batches = [judge.get("waiting", []), *(bids for _, bids in judge.get("asked", []))]
+        undecided = zone.admission.state()
+        batches = [undecided.get("waiting", []), *(bids for _, bids in undecided.get("asked", []))]
         counted += sum(job.state_bytes for job in zone.book.jobs.values())
         counted += sum(ZONE_BYTES for bids in batches for _ in bids)
         taken += len(msgpack.packb([zone.book.state(), batches]))

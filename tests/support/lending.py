@@ -45,7 +45,7 @@ def play(
     loads: Sequence[float | None],
     forecaster: Forecaster,
     parameters: LendingParameters | None = None,
-    judged_from: int = 0,
+    counted_from: int = 0,
     watch: Callable[[int, Lender, list[InferenceEvent]], None] = lambda *_: None,
 ) -> LendingRecord:
     """Let a lender see a series of loads, one report per interval, None where none comes.
@@ -53,7 +53,7 @@ def play(
     The cell takes every offer, and every reclaimed server returns at its deadline and no sooner.
 
     Args:
-        judged_from: the number of the first interval that counts.
+        counted_from: the number of the first interval that counts.
         watch: called after each interval with what was decided in it.
     """
     lender = Lender(CELL, zone, forecaster, parameters)
@@ -72,7 +72,7 @@ def play(
             events = lender.pass_time(time_s)
         else:
             away = len(lent) + len(due)
-            if index >= judged_from:
+            if index >= counted_from:
                 counted += 1
                 needed = math.ceil(load * owned)
                 short += needed > owned - away
@@ -83,7 +83,7 @@ def play(
         for event in events:
             match event:
                 case CapacityOffered(servers=servers):
-                    loans += len(servers) if index >= judged_from else 0
+                    loans += len(servers) if index >= counted_from else 0
                     lent += servers
                     for server in servers:
                         lender.on_decision(_changed(zone, server, "on_loan", time_s), "", time_s)

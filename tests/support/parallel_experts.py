@@ -16,9 +16,9 @@ from executors.gang.folder import JobFolder
 from executors.gang.meeting import Meeting
 from executors.gang.messages import Membership
 from executors.moe.parallel.coordination import AgreedOrder
+from executors.moe.parallel.expert_groups import ExpertGroups, connect_expert_groups
 from executors.moe.parallel.experts import ParallelExperts
 from executors.moe.parallel.gradients import GradientAverage, leave_out_of_averages
-from executors.moe.parallel.groups import ExpertGroups, connect_expert_groups
 from executors.moe.parallel.micro_ops import MicroOpRecord
 from executors.moe.parallel.packing import Packing
 from executors.moe.parallel.scheduler import CommunicationScheduler, Order

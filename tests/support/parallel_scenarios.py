@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 from bench.network import Rank
 from executors.gang.group import DisagreementError
 from executors.moe.parallel.exchange import agreed_budget, agreed_plan, agreed_times, exchange_experts
+from executors.moe.parallel.expert_groups import Lanes
 from executors.moe.parallel.gradients import GradientAverage
-from executors.moe.parallel.groups import Lanes
 from executors.moe.parallel.packing import MicroOpTimes, Packing
 from executors.moe.parallel.planning import PlannedOrder, StepPlan, measured_step, plan_step
 from executors.moe.parallel.scheduler import failures_named

@@ -15,18 +15,18 @@ from torch.distributed import PrefixStore, Store
 
 from executors.gang.network import use_interface
 from executors.lora.base_model import load_unproven
-from executors.lora.checkpoint import decode_state, encode_state
 from executors.lora.dataset import DatasetRoot
+from executors.lora.lora_task import LoraTask, TaskState
 from executors.lora.model_kind import read_config
 from executors.lora.resident import new_state
-from executors.lora.task import LoraTask, TaskState
+from executors.lora.task_files import decode_state, encode_state
 from executors.tuner.data import TokenizedFile
 from executors.tuner.pipeline.group import StageGroup, StageLostError
 from executors.tuner.pipeline.pipeline_rank import PipelineRank
+from executors.tuner.pipeline.pipeline_task import PipelineTask, StepResult, load_task
 from executors.tuner.pipeline.preparation import PipelinePlan, PreparedTask, prepare_task
 from executors.tuner.pipeline.structure import partition_by_parameters, structure_of
 from executors.tuner.pipeline.succession import StoredTask, switch
-from executors.tuner.pipeline.task import PipelineTask, StepResult, load_task
 from tests.support.pipeline_ranks import Rank
 from tests.support.pipeline_spans import recorded
 

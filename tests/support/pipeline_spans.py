@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from executors.tuner.pipeline.part import StagePart, StagePasses
+from executors.tuner.pipeline.stage_part import StagePart, StagePasses
 from executors.tuner.training import InTraining
 
 

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bench.merging.trial import MergingSetting
+from bench.merging.merging_trial import MergingSetting
 
 SHARED = Path(__file__).parents[2] / "../shared/profiles"
 """The real ones."""

@@ -1,6 +1,6 @@
 """Room of a snapshot, which no event sets: it follows from the sizes that a configuration allows."""
 
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 
 
 def limit_room(cell: Cell, limit_bytes: int) -> None:

@@ -13,10 +13,10 @@ from schemas.codec import Envelope
 from schemas.decisions import JobRejected
 from schemas.installed import KINDS
 from schemas.rules import RulesAdopted
-from streams.cell.cell import SNAPSHOT_VERSION, Cell
 from streams.cell.jobs import Job
 from streams.cell.ledger_event import LedgerEvent
 from streams.cell.rules import RULES, RuleBook, Rules, State, state_digest
+from streams.cell.state_machine import SNAPSHOT_VERSION, Cell
 from streams.installation import install_policies
 from streams.policies.auction.zone import AuctionZone
 from streams.policies.policy import ZoneContext

@@ -25,7 +25,7 @@ from executors.tuner.rank import TaskOpener
 from executors.tuner.rank_resources import PartQueue, RankResources
 from executors.tuner.runner import _REPORTS
 from executors.tuner.settings import TunerSettings
-from executors.tuner.task import TaskRun
+from executors.tuner.task_run import TaskRun
 from executors.tuner.training import Trainer, new_adapter
 from schemas.fleet import RunReport
 from schemas.merging.commands import ProfileOrdered, TaskAssigned
@@ -105,12 +105,12 @@ class LoneWorker:
         part = ProfilePart(part=1, command=command, membership=Membership(generation=1, rank=0, world=1))
         ours, theirs = Pipe()
         self._ends.append(ours)
-        team = TaskOpener(
+        rank = TaskOpener(
             self.base, self.loaders, self.around(PartQueue(theirs, lambda _: None))
         ).for_profile(part)
         deadline_s = time.monotonic() + command.limit_s
         device = torch.device("cpu")
-        return profile(command, team, self.base, self.settings, device, deadline_s, True, lambda: is_halted)
+        return profile(command, rank, self.base, self.settings, device, deadline_s, True, lambda: is_halted)
 
 
 def open_trainer(base: SharedBase, workload: TuningWorkload, loader: Loader, device: torch.device) -> Trainer:

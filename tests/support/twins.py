@@ -5,8 +5,8 @@ from typing import Any
 import msgpack
 
 from schemas.codec import Decision
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 from tests.support.cells import Bench
 from tests.support.described import check_described
 from tests.support.sentences import check_sentences

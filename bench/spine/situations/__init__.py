@@ -12,8 +12,8 @@ from schemas.clock import ClockTicked
 from schemas.codec import Envelope
 from schemas.fleet import NodeOnline
 from schemas.profiles import ProfileAccepted, ProfileReported
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 
 ZONE = "z"
 FREE = Tariff(name="none", micros_per_kwh=(0,) * HOURS_PER_DAY)

@@ -28,8 +28,8 @@ _INTERVAL_S = 120.0
 
 
 def merging_situations(rng: random.Random, jobs: int) -> Iterator[Situation]:
-    """Yield situations of a zone of `jobs` jobs of few or many kinds, before its request to the solver and
-    before the answer."""
+    """Yield situations of a zone with `jobs` jobs of few or of many kinds: before its request to the solver,
+    and before the answer."""
     nodes, kinds = rng.choice((4, 32, 120)), rng.choice((1, 32, 128))
     scheme = rng.choice(_SCHEMES)
     what = f"{scheme}, {nodes * _GPUS} GPUs, {jobs} jobs of {kinds} kinds"
@@ -55,8 +55,8 @@ def merging_situations(rng: random.Random, jobs: int) -> Iterator[Situation]:
 
 
 def question_of(rng: random.Random, jobs: int, has_curves: bool) -> Situation:
-    """Return the first question to a solver about `jobs` jobs of 128 kinds; with curves, steps of their shape
-    on one to eight GPUs are published."""
+    """Return the first question to a solver about `jobs` jobs of 128 kinds. With curves, measured steps of
+    their shape on one to eight GPUs are published before."""
     history = CellHistory(cell_of(_zone(32, "ymir")), ("tuner",))
     if has_curves:
         history.publish(_published())

@@ -13,12 +13,12 @@ from executors.lora.adapted_pass import adapters_placed, loss_logits, precision
 from executors.lora.adapter import Adapter, AdapterLayout
 from executors.lora.batch import LabelledSequence, TextSequence, TokenSequence, pack
 from executors.lora.fused_layers import FusedLinear, HeadUse, SiteAdapter
+from executors.lora.lora_task import LoraTask
 from executors.lora.packed_attention import PACKED_ATTENTION
 from executors.lora.randomness import StreamedMasks, derive_seed
 from executors.lora.records import LabelledRecords
 from executors.lora.segment_products import Rows
 from executors.lora.shared_base import SharedBase
-from executors.lora.task import LoraTask
 
 REDUCED = (torch.bfloat16, torch.float16)
 
@@ -54,7 +54,7 @@ def has_room_for_float32(model: nn.Module, device: torch.device) -> bool:
 
 @contextmanager
 def in_float32(model: nn.Module) -> Iterator[None]:
-    """Hold a model's tensors in float32 within the block. The way back restores every bit."""
+    """Hold a model's tensors in float32 within the block. Afterwards, every bit is as before."""
     dtypes: list[tuple[Tensor, torch.dtype]] = []
     try:
         for tensor in [*model.parameters(), *model.buffers()]:
@@ -89,7 +89,7 @@ class ProbeTask:
 
     def __init__(self, base: SharedBase, sites: Mapping[str, FusedLinear], number: int) -> None:
         device = base.model.device
-        # Not of a job: the layers are named one by one, which exceeds the limit of a job.
+        # No job could have this task: it names all layers one by one, which exceeds the limit of a job.
         task = LoraTask.model_construct(
             job_id="probe", rank=RANK, target_modules=tuple(sites), dataset="probe", total_samples=1
         )
@@ -240,10 +240,8 @@ class Probe:
         return PassOutcome(tuple(logits))
 
     def layers_of_every_token(self) -> dict[str, FusedLinear]:
-        """Return the linear layers that process every token, found by a packed pass.
-
-        Others are those of routed experts, of a part that is not used for text, or behind the choice of the
-        rows that bear loss.
+        """Return the linear layers that process every token, found by a packed pass. Other layers belong to
+        routed experts or to a part that is not used for text, or process only the rows that bear loss.
         """
         rows: dict[str, set[int]] = {name: set() for name in self.base.sites}
 

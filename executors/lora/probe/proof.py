@@ -30,9 +30,9 @@ class Proof:
         partial_layers: number of linear layers that process only some of the tokens, and so can have no
             adapters.
         longest_tokens: length of the longest sequence compared.
-        bit_identical: whether a neighbour's tokens change no bit. If not, they change roundings only: no
-            gradient reaches a neighbour's inputs, but routed experts multiply the tokens of all sequences in
-            matrices whose shapes, and so the order of sums, depend on the routing.
+        bit_identical: whether a neighbour's tokens change no bit. If not, they change roundings only. No
+            gradient reaches a neighbour's inputs. But routed experts multiply the tokens of all sequences in
+            common matrices, and the routing determines their shapes, and so the order of sums.
         seconds: duration of the probe (s).
     """
 

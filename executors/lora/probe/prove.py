@@ -48,8 +48,8 @@ def prove(base: SharedBase) -> Proof:
        same to the bit (or, with routed experts, to rounding: see `Proof.bit_identical`), both ways.
     2. Values: the logits must be those of the eager pass.
     3. Gradients: so must the adapters' gradients, for adapters on all layers that see every token.
-    4. One sequence as long as the model takes, or as the device computes in about a second, must have the
-       eager logits, since a model may treat distant tokens in another way.
+    4. One long sequence must have the eager logits, since a model may treat distant tokens in another way. It
+    has the longest length of the model, or the length that the device computes in about a second.
 
     Allowances for rounding are measured, see `deviation`. A model of less precision is compared in float32
     first, if that fits on the device, and then in its own precision.
@@ -185,7 +185,7 @@ class Checks:
         """Compare the logits of one long sequence with those of the eager pass in the same precision.
 
         Returns:
-            its tokens, or those of the longest one before.
+            the tokens of this sequence, or of the longest sequence before it.
 
         Raises:
             Refusal: they differ.

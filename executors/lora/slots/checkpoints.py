@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from executors.lora.checkpoint import decode_state, encode_state, publish_adapter
+from executors.lora.lora_task import BYTES_PER_PARAMETER, LoraTask, TaskState
 from executors.lora.shared_base import SharedBase
-from executors.lora.task import BYTES_PER_PARAMETER, LoraTask, TaskState
+from executors.lora.task_files import decode_state, encode_state, publish_adapter
 from executors.node.checkpoints import Checkpoint
 from executors.node.job_states import FinishedRecord, JobStates
 from executors.node.places import result_path

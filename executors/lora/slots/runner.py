@@ -15,7 +15,7 @@ from executors.lora.engine import FusedEngine, keep_freed_memory
 from executors.lora.slots.calendar import SlotCalendar
 from executors.lora.slots.checkpoints import AdapterOutput, RunCheckpoints
 from executors.lora.slots.settings import LoraSettings
-from executors.lora.slots.slot import SlotRuns
+from executors.lora.slots.slot_runs import SlotRuns
 from executors.lora.slots.workshop import Workshop
 from executors.node.places import checkpoint_root
 from executors.node.runner import Activity, CloseReason, DeviceLostError, Objection, RunnerContext

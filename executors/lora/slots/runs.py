@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from executors.lora.task import LoraTask
+from executors.lora.lora_task import LoraTask
 from executors.node.losses import reportable
 from schemas.lora_commands import RunOrder
 

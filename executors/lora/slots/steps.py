@@ -29,16 +29,16 @@ class MemoryUnderstatedError(ValueError):
 
 
 class FusedSteps:
-    """Advances tasks together, and each alone if that fails, so that only the task at fault fails.
-
-    Any exception in a task's data, pass or update is the task's failure, except that of a lost device.
+    """Advances tasks together. If a shared step fails, each task is stepped alone, so that only the task at
+    fault fails. Any exception in a task's data, pass or update is the task's failure, except that of a lost
+    device.
 
     Attributes:
         memory_gib: most memory of a step alone, for each task that had one.
-        node_s: time of the device that each task has used (s), with that of reading and tokenising its
-            batches. A task is charged an equal part of a shared step, or its part of the tokens if that is
-            less. So it is charged no more than for a step alone, if the time of a step is a constant, a time
-            per token and a time per task.
+        node_s: device time that each task has used (s), including the time to read and tokenise its batches.
+            A task is charged an equal part of a shared step, or its part of the tokens if that is less. If
+            the time of a step is the sum of a constant, a time per token and a time per task, it is thus
+            charged no more than for a step alone.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class FusedSteps:
         return failed | {job_id: self._step_alone(job_id) for job_id in ready}
 
     def _unreadable(self, job_ids: Sequence[str]) -> dict[str, Outcome]:
-        """Return the errors of tasks with unfit data, by job: the others continue together without them."""
+        """Return the errors of tasks with unfit data, by job. The other tasks continue together."""
         failed: dict[str, Outcome] = {}
         for job_id in job_ids:
             try:
@@ -119,7 +119,7 @@ class FusedSteps:
         return failed
 
     def _upcoming_size(self, job_id: str) -> tuple[int, int]:
-        """Return `FusedEngine.upcoming_size`; the time for the task's data is the task's."""
+        """Return `FusedEngine.upcoming_size`, and charge the task for the time to read its data."""
         start_s = self._clock.time_s()
         try:
             return self._engine.upcoming_size(job_id)
@@ -137,7 +137,7 @@ class FusedSteps:
         else:
             return self._all_checked(losses)
         outcomes = {job_id: self._step_alone(job_id) for job_id in job_ids}
-        # No task is at fault: together they are too large for the device.
+        # No task is at fault, but all together are too large for the device.
         self._apart = not any(isinstance(outcome, Exception) for outcome in outcomes.values())
         return outcomes
 
@@ -162,7 +162,7 @@ class FusedSteps:
             return error.with_traceback(None)
 
     def _measured_step(self, job_id: str) -> float:
-        """Run a task's step alone; it may fail by its memory, or be failed for it.
+        """Run a task's step alone. It fails if it runs out of memory or exceeds its limit.
 
         Raises:
             MemoryUnderstatedError: it needed more than its limit.
@@ -170,17 +170,17 @@ class FusedSteps:
         size = self._upcoming_size(job_id)
         failure: Exception | None = None
         loss = math.nan
-        with self._engine.measured(job_id) as taken:
+        with self._engine.measured(job_id) as used:
             try:
                 loss = self._timed_step([job_id])[job_id]
             except Exception as error:
                 raise_if_device_is_lost(error)
                 failure = error.with_traceback(None)
-        self.memory_gib[job_id] = max(taken.gib, self.memory_gib.get(job_id, 0.0))
+        self.memory_gib[job_id] = max(used.gib, self.memory_gib.get(job_id, 0.0))
         limit_gib = self._limits_gib.get(job_id, math.inf)
-        if taken.gib > limit_gib + MEMORY_TOLERANCE_GIB:
+        if used.gib > limit_gib + MEMORY_TOLERANCE_GIB:
             raise MemoryUnderstatedError(
-                f"memory_understated: a step took {taken.gib:.6g} GiB, and {limit_gib:.6g} GiB are reserved"
+                f"memory_understated: a step took {used.gib:.6g} GiB, and {limit_gib:.6g} GiB are reserved"
             ) from failure
         if failure is not None:
             raise failure
@@ -203,15 +203,15 @@ class FusedSteps:
 
     def _account(self, start_s: float, job_ids: Sequence[str]) -> None:
         """Divide the time of a step among its tasks."""
-        took_s = self._since(start_s)
+        duration_s = self._since(start_s)
         if len(job_ids) == 1 and job_ids[0] in self._alone:
             (job_id,) = job_ids
             self._alone[job_id].add(
-                took_s, self._engine.step_tokens(job_id), self._engine.samples_done(job_id)
+                duration_s, self._engine.step_tokens(job_id), self._engine.samples_done(job_id)
             )
         tokens = {job_id: self._engine.step_tokens(job_id) for job_id in job_ids}
         for job_id in job_ids:
-            self.node_s[job_id] += took_s * min(tokens[job_id] / sum(tokens.values()), 1 / len(tokens))
+            self.node_s[job_id] += duration_s * min(tokens[job_id] / sum(tokens.values()), 1 / len(tokens))
 
     def _since(self, start_s: float) -> float:
         # The machine's clock may be set back meanwhile.

@@ -21,13 +21,13 @@ class Agreement:
     for each other forever: one in an allreduce, the other in an all-to-all (erratum I3). So there is one
     order for all, and the guarantees hold for all ranks together, as they share the network:
 
-    - an allreduce micro-op is granted only once all ranks have it, and none has an all-to-all, or expects
-      one, that has not ended on every rank;
+    - an allreduce micro-op is granted only once all ranks have submitted it, and no rank has or expects an
+      all-to-all that has not ended on every rank;
     - one allreduce micro-op at a time runs, and an all-to-all is granted as soon as one rank has it and that
       micro-op has ended on every rank.
 
-    So an allreduce never runs at the same time as an all-to-all, on any two ranks, and an all-to-all waits
-    for one allreduce micro-op at most: one that was granted before the message of the all-to-all.
+    So an allreduce and an all-to-all never run at the same time, on any two ranks. An all-to-all waits for at
+    most one allreduce micro-op, which was granted before the message of the all-to-all.
     """
 
     def __init__(self, world: int) -> None:
@@ -68,9 +68,9 @@ class Agreement:
         allreduces = self._granted[CollectiveKind.ALLREDUCE]
         if min(self._finished[CollectiveKind.ALLREDUCE]) < allreduces:
             return None
-        wanted = max(self._submitted[CollectiveKind.ALL_TO_ALL])
-        if wanted > self._granted[CollectiveKind.ALL_TO_ALL]:
-            return self._granting(CollectiveKind.ALL_TO_ALL, wanted)
+        submitted = max(self._submitted[CollectiveKind.ALL_TO_ALL])
+        if submitted > self._granted[CollectiveKind.ALL_TO_ALL]:
+            return self._granting(CollectiveKind.ALL_TO_ALL, submitted)
         if max(self._expected) > min(self._finished[CollectiveKind.ALL_TO_ALL]):
             return None
         if min(self._submitted[CollectiveKind.ALLREDUCE]) > allreduces:

@@ -21,7 +21,7 @@ _DIGITS = 15
 
 
 def agreed_times(times: MicroOpTimes) -> MicroOpTimes:
-    """Return the mean of all ranks' times, the same on each, so that all decide the same packing."""
+    """Return the mean of all ranks' times. All ranks get the same value, and so decide the same packing."""
     sums = torch.tensor([times.all_to_all_s, times.feed_forward_s], dtype=torch.float64)
     with detecting_loss():
         dist.all_reduce(sums)
@@ -68,8 +68,8 @@ def _gathered(numbers: Sequence[int]) -> list[list[int]]:
 
 
 def agreed_budget(budget_bytes: int | None) -> int | None:
-    """Return the least of all ranks' budgets, the same on each, so that all keep the same number of experts
-    on a device: their collectives depend on it. None if no rank has one.
+    """Return the least budget of all ranks, or None if no rank has a budget. All ranks get the same value,
+    and so keep the same number of experts on a device; their collectives depend on that number.
     """
     unlimited = torch.iinfo(torch.int64).max
     least = min(budget for (budget,) in _gathered([unlimited if budget_bytes is None else budget_bytes]))
@@ -77,10 +77,9 @@ def agreed_budget(budget_bytes: int | None) -> int | None:
 
 
 def exchange_experts(tensors: Sequence[Tensor], old: Packing, new: Packing, rank: int) -> list[Tensor]:
-    """Send each rank the experts that it hosts from now on: parameters, and states of an optimizer.
-
-    One all-to-all for each tensor (section 4.6.1). All ranks must do so at the same time, with the same
-    number of tensors.
+    """Send each rank the experts that it hosts from now on: their parameters and optimizer states, by one
+    all-to-all for each tensor (section 4.6.1). All ranks must do so at the same time, with the same number of
+    tensors.
 
     Args:
         tensors: each `(hosted before, ...)`.

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from executors.moe.parallel.expert_groups import ExpertGroups
 from executors.moe.parallel.gradients import GradientAverage
-from executors.moe.parallel.groups import ExpertGroups
 from executors.moe.parallel.micro_ops import Pending
 from executors.moe.parallel.packing import MicroOpTimes
 from executors.moe.parallel.scheduler import Communication
@@ -176,8 +176,8 @@ class ParallelExperts(nn.Module):
     def pop_exchange_s(self) -> float:
         """Return the time of all all-to-alls since the last call (s), one after another; on a CUDA device,
         only that of their submission."""
-        taken, self._exchanged_s = self._exchanged_s, 0.0
-        return taken
+        total_s, self._exchanged_s = self._exchanged_s, 0.0
+        return total_s
 
     def _arrived(self, parcel: _Parcel) -> Tensor:
         rows = parcel.wait()

@@ -10,11 +10,11 @@ from torch.utils.checkpoint import checkpoint
 
 
 class OffloadedExperts(nn.Module):
-    """Experts of which some stay on the device, and the others are copied from the host's memory one by one.
+    """Experts that stay on the device in part; the others are copied from the host's memory one by one.
 
     Such an expert is copied to the device, computes its rows, and is freed; in the backward pass it is copied
-    and computed again. So at most one of them is on the device at a time. Each parameter is trained in its
-    own memory: gradients of the copied experts go to the host's memory.
+    and computed again. So at most one copied expert is on the device at a time. Each parameter is trained in
+    its own memory: gradients of the copied experts go to the host's memory.
 
     Attributes:
         peak_bytes: most bytes of parameters from the host's memory that were on the device at a time.

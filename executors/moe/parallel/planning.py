@@ -100,8 +100,8 @@ def plan_step(gaps_s: Sequence[float], allreduces: Sequence[MeasuredAllreduce]) 
 class PlannedOrder(Order):
     """The planned order of collectives; decided by each rank alone, and the same on all of them.
 
-    It follows from the order in which the program submits, which is the same on all ranks, and from the plan:
-    an allreduce micro-op is issued when the planned number of all-to-alls has been submitted before it. If
+    It follows from the plan and from the order in which the program submits, which is the same on all ranks.
+    An allreduce micro-op is issued when the planned number of all-to-alls has been submitted before it. If
     more have been submitted, it is issued at once. So NCCL, where the thread submits micro-ops to the device
     long before they run, has one order on all ranks (erratum I3), and one communicator runs them one after
     another. A plan cannot guarantee that an all-to-all never waits behind more than one allreduce micro-op:

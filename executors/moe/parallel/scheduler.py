@@ -17,7 +17,7 @@ from torch.distributed import ProcessGroup, Work
 
 from executors.gang.group import DisagreementError
 from executors.gang.meeting import CollectiveLostError
-from executors.moe.parallel.groups import Lanes
+from executors.moe.parallel.expert_groups import Lanes
 from executors.moe.parallel.micro_ops import (
     CollectiveKind,
     DeviceTimes,
@@ -97,8 +97,8 @@ class Communication(Protocol):
 @contextmanager
 def failures_named(communication: Communication) -> Iterator[None]:
     """Raise the communication's own error for a failed step. DistributedDataParallel hides the reason of a
-    failed collective in its own error, and has collectives of its own, as in its second forward pass, which
-    after the loss of a rank fail only at the timeout of its process group.
+    failed collective in its own error. It also has collectives of its own, for instance in its second forward
+    pass. After the loss of a rank, these fail only at the timeout of its process group.
 
     Raises:
         CollectiveLostError, DisagreementError: replaces the error that was raised.
@@ -150,8 +150,8 @@ class CommunicationScheduler:
     micro-op runs at a time. On CUDA devices, the thread submits them to the device, each to run after the one
     before, without waiting itself, so the order must be a `PlannedOrder`.
 
-    After a failure on any rank, each waiting call on every rank raises within `timeout_s` and a second: the
-    end of a rank is detected at once, a stopped or late rank after that time.
+    After a failure on any rank, each waiting call on every rank raises within `timeout_s` and a second. The
+    end of a rank is detected at once, and a stopped or late rank after that time.
     """
 
     def __init__(

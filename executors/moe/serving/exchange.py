@@ -19,7 +19,7 @@ from torch import Tensor
 
 from executors.gang.group import DisagreementError, ProcessGroup
 from executors.gang.meeting import detecting_loss, lost_at
-from executors.moe.parallel.groups import Lanes
+from executors.moe.parallel.expert_groups import Lanes
 from solvers.compiled import Ints
 
 

@@ -10,7 +10,7 @@ import threading
 
 from executors.moe.serving.service import ServiceTerms, warm_up
 from schemas.interpreters import python_command
-from schemas.services import stay_in_background
+from schemas.service_base import stay_in_background
 from solvers.compiled import NotKeptError, change_over, compiling, interpret, loading
 from solvers.experts.schemes import SCHEMES
 from solvers.kernel_cache import COMPILED_WITHIN_S

@@ -110,13 +110,13 @@ class ServingModel:
         Args:
             slots: slots per layer on the device.
         """
-        taken = []
+        detached = []
         for block in self._blocks:
             assert isinstance(block.experts, nn.Module), "they were loaded"
-            taken.append(ExpertSlots(block.experts, slots, device))
+            detached.append(ExpertSlots(block.experts, slots, device))
             block.experts = nn.Identity()
         self.module.to(device)
-        return taken
+        return detached
 
     def serve_by(self, service: ExpertService) -> None:
         """Let a service apply the experts."""

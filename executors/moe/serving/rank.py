@@ -18,8 +18,8 @@ from pydantic import TypeAdapter
 
 from executors.gang.batches import share
 from executors.gang.group import ProcessGroup
+from executors.gang.job_models import check_length, model_directory, named_as_in_job
 from executors.gang.messages import Ended, Joined, RankProgress
-from executors.gang.models import check_length, model_directory, named_as_in_job
 from executors.gang.rank import EndReason, GangRank, Work, run_rank_process
 from executors.lora.dataset import DatasetRoot
 from executors.lora.records import with_columns

@@ -4,9 +4,9 @@ At each layer, once the gating network has chosen:
 
 1. All ranks exchange their numbers of rows for each expert, with their forecasts for the next layer.
 2. Phase two: each decides in the same way whether the layer's placement is kept, and if not, makes a new one.
-3. Phase one of the next layer begins on a thread of its own: it is placed, and its weights are loaded during
-   the computation of this layer and of the attention after it.
-4. Rows go to the replicas of their experts by an all-to-all with uneven splits, and come back by another.
+3. Phase one of the next layer runs on a thread of its own: the layer is placed, and its weights are loaded
+while this layer and the attention after it are computed. 4. Rows go to the replicas of their experts by an
+all-to-all with uneven splits, and come back by another.
 """
 
 import time

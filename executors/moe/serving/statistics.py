@@ -68,13 +68,13 @@ class RoutingCounts:
 
     def drain(self) -> tuple[LayerRouting, ...]:
         """Remove and return the counts by layer."""
-        taken = tuple(
+        drained = tuple(
             LayerRouting(tokens=tuple(tokens), doubles=doubles)
             for tokens, doubles in zip(self._tokens.tolist(), self._doubles.tolist(), strict=True)
         )
         self._tokens[:], self._doubles[:] = 0, 0
         self.batches = self.revised = 0
-        return taken
+        return drained
 
 
 class Percentiles(Record):

@@ -21,8 +21,8 @@ from executors.moe.parallel.offloading import OffloadedExperts, place
 from executors.moe.parallel.packing import ExpertBytes
 
 Pieces = Sequence[nn.Parameter]
-"""Tensors of the hosted experts: one of the resident experts, if any, stacked, and one of each other expert,
-in the host's memory."""
+"""Tensors of the hosted experts: one stacked tensor of the resident experts, if any, and one tensor in the
+host's memory for each other expert."""
 _HALF_BYTES = torch.bfloat16.itemsize
 _OF_TRAINED = 4
 """Size of a parameter with its gradient and AdamW's two moments, in sizes of the parameter."""
@@ -86,7 +86,7 @@ class HostedExperts(nn.Module):
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
         """Apply to each row the network of its expert, like `Experts.forward`. Outputs have the type of the
-        rows under autocast, too: they travel together with them, and so do their gradients."""
+        rows, under autocast too, since rows, outputs and gradients are exchanged in one type."""
         adapted = {
             # An expert from the host's memory computes with copies, which are not parameters.
             name: torch.baddbmm(
@@ -135,16 +135,16 @@ class LayerExperts:
 
     def remove_tensors(self) -> dict[str, Tensor]:
         """Remove and return all tensors stacked by expert, by their `part`."""
-        taken = {each.part: each.stacked(self._whole[each.part], self.count) for each in self.tensors}
+        removed = {each.part: each.stacked(self._whole[each.part], self.count) for each in self.tensors}
         self._whole = {}
-        return taken
+        return removed
 
     def bytes_of_one(self, chunks: int, *, is_autocast: bool) -> ExpertBytes:
         """Return the device memory of one of the experts.
 
         Args:
-            chunks: chunks of a pass; for each, the weights of the computation are kept from the forward to
-                the backward pass if they are not the parameters themselves.
+            chunks: chunks of a pass. If a pass computes with copies of the parameters, each chunk keeps its
+                copies from the forward to the backward pass.
             is_autocast: whether products are computed in bfloat16.
         """
         sizes = {each.part: math.prod(each.shape) // self.count for each in self.tensors}
@@ -154,8 +154,8 @@ class LayerExperts:
         weights = sum(sizes[each.part] for each in self.tensors if each.form == "stacked")
         halves = weights * _HALF_BYTES if is_autocast else 0
         copies = halves or adapted
-        # Gradients exist twice while a chunk's are added up, and first in the type of the products. Those of
-        # adapted weights become gradients of factors.
+        # While the gradients of a chunk are added, they exist twice: in the type of the products and in their
+        # own. Gradients of adapted weights become gradients of factors.
         computing = of_all + halves if of_trained else 0
         return ExpertBytes(
             kept=of_all + (_OF_TRAINED - 1) * of_trained + chunks * copies,
@@ -172,7 +172,7 @@ class LayerExperts:
 
         Args:
             hosted: tensors stacked by expert, by their `part`.
-            resident: number of experts that stay on the device; the others are in the host's memory.
+            resident: number of experts that stay on the device. The other experts are in the host's memory.
         """
         parameters: dict[str, Pieces] = {
             each.part: [

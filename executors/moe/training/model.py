@@ -12,7 +12,7 @@ from peft import PeftModel
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from executors.gang.models import (
+from executors.gang.job_models import (
     ModelError,
     TrainableModel,
     files_in,
@@ -45,7 +45,7 @@ ModelFiles = dict[str, bytes]
 
 @dataclass(frozen=True)
 class MoeModel:
-    """A model with gated experts of which all weights, or those of an adapter, are trained, in float32.
+    """A model with gated experts. All of its weights, or only those of an adapter, are trained in float32.
 
     Attributes:
         description: properties that its configuration does not state.

@@ -1,8 +1,8 @@
 """Sample paths of a training's last steps, for the services of its model (thesis, section 4.5.2; erratum I4).
 
-The thesis profiles "when the load balancing loss is minimized and becomes stable". Here these are steps of
-the last quarter of the work, at most 128, as long as the mean balance loss of eight steps differs by 5 % at
-most from that of the eight before. If it differs by more, the paths until then are dropped.
+The thesis profiles "when the load balancing loss is minimized and becomes stable". Here these are at most 128
+steps of the last quarter of the work. They last while the mean balance loss of eight steps differs by at most
+5 % from the mean of the eight steps before. If it differs by more, the paths until then are dropped.
 """
 
 from collections import deque

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 from executors.gang.checkpoints import MODEL_TENSORS, JobResult, Position, State
 from executors.gang.group import ProcessGroup
-from executors.gang.models import ModelError, check_length, model_directory
+from executors.gang.job_models import ModelError, check_length, model_directory
 from executors.gang.rank import GangRank, run_rank_process
-from executors.gang.speed import RankShare, StepSums, rank_share
+from executors.gang.rank_speed import RankShare, StepSums, rank_share
 from executors.gang.training import GangTraining
 from executors.lora.batch import TokenSequence
-from executors.lora.checkpoint import FIRST_MOMENT, OPTIMIZER_TENSORS, SECOND_MOMENT
 from executors.lora.dataset import DatasetRoot
 from executors.lora.records import with_columns
+from executors.lora.task_files import FIRST_MOMENT, OPTIMIZER_TENSORS, SECOND_MOMENT
 from executors.moe.block import moe_blocks, set_gating
 from executors.moe.gating import Gating
 from executors.moe.parallel.packing import PackingController, begin_packing

@@ -145,12 +145,12 @@ class RoutedBatches:
 
     def drain(self) -> tuple[LayerRouting, ...]:
         """Remove and return the counts by layer."""
-        taken = tuple(
+        drained = tuple(
             LayerRouting(tokens=tuple(tokens), doubles=doubles)
             for tokens, doubles in zip(self._pairs.tolist(), self._doubles.tolist(), strict=True)
         )
         self._pairs[:], self._doubles[:], self.batches = 0, 0, 0
-        return taken
+        return drained
 
 
 def _counted(experts_of_tokens: Tensor, experts: int) -> NDArray[np.float64]:

@@ -22,10 +22,10 @@ _SIMILARITY_DECIMALS = 9
 def order_by_complexity(vectors: NDArray[np.float64], tokens: NDArray[np.int64]) -> NDArray[np.int64]:
     """Order samples from the most similar to the simplest one, which has the fewest tokens with two experts.
 
-    A vector of zeros has no direction, so no cosine: such samples, none of whose tokens needed two experts,
-    come first, and the others are compared with the simplest of them. Samples of equal similarity, as all of
-    a single layer are, follow by their mean ratio, since the cosine does not distinguish [0.1, 0.1] and [0.9,
-    0.9]; samples that are still equal stay in the given order.
+    A vector of zeros has no direction, and so no cosine. Samples with such vectors had no token that needed
+    two experts. They come first. The others are compared with the simplest sample that has a direction.
+    Samples of equal similarity, as all of a single layer are, follow by their mean ratio, since the cosine
+    does not distinguish [0.1, 0.1] and [0.9, 0.9]; samples that are still equal stay in the given order.
 
     Args:
         vectors: ``(samples, layers)``, ratios in [0, 1].

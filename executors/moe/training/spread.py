@@ -16,9 +16,9 @@ from executors.gang.meeting import lost_at
 from executors.moe.block import moe_blocks
 from executors.moe.parallel.coordination import AgreedOrder
 from executors.moe.parallel.exchange import agreed_budget, exchange_experts
+from executors.moe.parallel.expert_groups import connect_expert_groups
 from executors.moe.parallel.experts import ParallelExperts
 from executors.moe.parallel.gradients import GradientAverage, leave_out_of_averages
-from executors.moe.parallel.groups import connect_expert_groups
 from executors.moe.parallel.micro_ops import MicroOpRecord, part_bytes
 from executors.moe.parallel.offloading import put_together, split_like
 from executors.moe.parallel.packing import MicroOpTimes, Packing, resident_experts
@@ -29,12 +29,12 @@ from executors.moe.training.objective import Call
 from executors.moe.training.ordering import Ordering, PlannedSteps, StepOrder
 
 RESERVED_RATIO = 0.25
-"""Share of the memory that the dense part leaves free: for activations, tokens and gradients in transit, and
-fragments of torch's allocator. The need of a step depends on the model and the batch, so the setting may be
-better."""
+"""Share of the memory without the dense part that is kept free for activations, for tokens and gradients in
+transit, and for fragments of torch's allocator. A step's real need depends on the model and the batch, so the
+node's setting can be more exact."""
 
 _OF_TRAINED = 4
-"""Memory of a dense parameter in training besides itself, in sizes of the parameter: its gradient, the bucket
+"""Additional memory of a dense parameter in training, in sizes of the parameter: for its gradient, the bucket
 of its average, and AdamW's two moments."""
 
 
@@ -154,8 +154,8 @@ class SpreadModel:
         layers: experts of each MoE layer, in the form of the whole model.
         call: the model, as called in a pass.
         dense: all trained parameters besides those of experts, by name; the same on all ranks.
-        resident: number of a rank's experts of each layer that stay on its device; the others are in the
-            host's memory. The same on all ranks.
+        resident: number of experts per layer that stay on a rank's device, the same on all ranks. The other
+            experts are in the host's memory.
     """
 
     def __init__(
@@ -239,8 +239,8 @@ class SpreadModel:
         DistributedDataParallel stays unchanged, since it has no parameters of the experts.
 
         Args:
-            moments: an optimizer's moments of each parameter. Those of the experts before are removed, layer
-                by layer, and those of the experts from now on added.
+            moments: an optimizer's moments of each parameter. Layer by layer, the moments of the former
+                experts are replaced by those of the new experts.
         """
         before, was_offloading = self.packing, self.is_offloading
         with lost_at("repacking experts", self._connections.timeout_s):
@@ -249,7 +249,7 @@ class SpreadModel:
             for index, layer in enumerate(self.layers):
                 leaving = self._detach(index, moments, through_host)
                 arrived = iter(exchange_experts(leaving, before, packing, self._connections.rank))
-                # Layer by layer, to avoid two packings' experts of all layers at a time.
+                # Layer by layer, so that the experts of both packings never exist for all layers at once.
                 del leaving
                 self._host(index, {each.part: next(arrived) for each in layer.tensors})
                 for part in (each.part for each in layer.tensors if each.is_trained):
@@ -264,12 +264,12 @@ class SpreadModel:
         """Remove and return a layer's tensors, stacked by expert, then both moments of each trained one."""
         hosted, self._hosted[index] = self._hosted[index], {}
         self._blocks[index].experts = nn.Identity()
-        taken = [_whole(hosted[each.part], through_host) for each in self.layers[index].tensors]
+        detached = [_whole(hosted[each.part], through_host) for each in self.layers[index].tensors]
         for each in self.layers[index].tensors:
             if each.is_trained:
                 of_pieces = [moments.pop(piece) for piece in hosted[each.part]]
-                taken += [_whole(moment, through_host) for moment in zip(*of_pieces, strict=True)]
-        return taken
+                detached += [_whole(moment, through_host) for moment in zip(*of_pieces, strict=True)]
+        return detached
 
     def _connect(self, packing: Packing) -> None:
         """Choose the experts that stay on the device, and form groups."""

@@ -16,8 +16,8 @@ from executors.gang.meeting import lost_at
 from executors.lora.adapted_pass import precision
 from executors.lora.adapter import adamw, refuse_unfit_tensors
 from executors.lora.batch import TokenSequence
-from executors.lora.checkpoint import FIRST_MOMENT, SECOND_MOMENT
 from executors.lora.randomness import derive_seed
+from executors.lora.task_files import FIRST_MOMENT, SECOND_MOMENT
 from executors.moe.block import pop_passes
 from executors.moe.parallel.exchange import agreed_times
 from executors.moe.parallel.offloading import put_together, split_like

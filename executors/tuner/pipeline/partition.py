@@ -1,9 +1,9 @@
 """Partition of a model's layers into stages, and of stages to ranks; order of the micro-batches on a stage.
 
 The order is one forward, one backward (1F1B): the schedule of PipeDream-Flush and Megatron-LM (Narayanan et
-al. 2021, arXiv 2104.04473, section 2.2). A stage idles as long as under GPipe, but keeps the activations of
-at most as many micro-batches as there are stages from it to the last, where GPipe keeps those of all. For
-LoRA they are most of the memory of a step.
+al. 2021, arXiv 2104.04473, section 2.2). A stage is idle for the same time as under GPipe. But GPipe keeps
+the activations of all micro-batches, and this schedule at most one micro-batch per stage from this one to the
+last. For LoRA they are most of the memory of a step.
 """
 
 from collections.abc import Iterator, Sequence

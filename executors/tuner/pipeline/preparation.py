@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from executors.lora.batch import TokenSequence
-from executors.lora.checkpoint import TaskTrainingState
 from executors.lora.dataset import Cursor, next_indices
-from executors.lora.task import LoraTask, TaskState
+from executors.lora.lora_task import LoraTask, TaskState
+from executors.lora.task_files import TaskTrainingState
 from executors.tuner.data import TokenizedFile
 from executors.tuner.pipeline.group import Channel
-from executors.tuner.pipeline.part import StageLayout
 from executors.tuner.pipeline.partition import Direction, stage_of
 from executors.tuner.pipeline.pipeline_rank import PipelineRank
+from executors.tuner.pipeline.stage_part import StageLayout
 from executors.tuner.pipeline.structure import Structure
 
 LEADER = 0

@@ -10,21 +10,21 @@ import torch
 
 from executors.gang.meeting import Meeting
 from executors.gang.messages import Membership
+from executors.lora.lora_task import AdapterState
 from executors.lora.resident import new_state
 from executors.lora.shared_base import SharedBase
-from executors.lora.task import AdapterState
 from executors.tuner.faults import fault_in, fault_of
 from executors.tuner.opening import OpenTask, TrainingJob, task_state
 from executors.tuner.pipeline.group import Channel, StageGroup
 from executors.tuner.pipeline.partition import Direction
 from executors.tuner.pipeline.pipeline_rank import PipelineRank
+from executors.tuner.pipeline.pipeline_task import PipelineTask, load_task
 from executors.tuner.pipeline.preparation import PipelinePlan, PreparedTask, prepare_task
 from executors.tuner.pipeline.structure import partition_by_parameters, structure_of
 from executors.tuner.pipeline.succession import FindSuccessor, StoredTask, Successions, switch
-from executors.tuner.pipeline.task import PipelineTask, load_task
 from executors.tuner.reports import measured_step
 from executors.tuner.settings import TunerSettings
-from executors.tuner.team import LastStep, Succession, agree_on_positions
+from executors.tuner.task_rank import LastStep, Succession, agree_on_positions
 from executors.tuner.training import TrainingStep, raise_if_diverged
 from schemas.merging.reports import MeasuredStep
 from schemas.merging.settings import STAGES_PER_PIPELINE
@@ -34,7 +34,7 @@ _MICRO_BATCHES = 2 * STAGES_PER_PIPELINE
 
 
 class Stages:
-    """See `Team`. Each rank has the whole base model, and computes the layers of its stage."""
+    """See `TaskRank`. Each rank has the whole base model, and computes the layers of its stage."""
 
     can_reunite = False  # each has only a piece of the adapter
 
@@ -78,7 +78,7 @@ class Stages:
 
     @property
     def is_joined(self) -> bool:
-        """See `Team`, also for all methods below."""
+        """See `TaskRank`, also for all methods below."""
         return self._pipeline is not None
 
     @property
@@ -193,7 +193,7 @@ class Stages:
         return None
 
     def leave_to_successor(self) -> LastStep:
-        """See `Team`, and `switch`: the next task runs in the other direction."""
+        """See `TaskRank`, and `switch`: the next task runs in the other direction."""
         assert self._successions is not None, "the ranks are connected"
         pipeline, old = self._connected, self._trained
         successor, prepared = self._successions.prepared()

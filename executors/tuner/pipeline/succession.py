@@ -24,14 +24,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from executors.lora.task import TaskState
+from executors.lora.lora_task import TaskState
 from executors.tuner.opening import BackgroundOpening
 from executors.tuner.pipeline.group import Channel
 from executors.tuner.pipeline.partition import Direction
 from executors.tuner.pipeline.pipeline_rank import PipelineRank
+from executors.tuner.pipeline.pipeline_task import PipelineTask, StepResult, load_task
 from executors.tuner.pipeline.preparation import PreparedTask
-from executors.tuner.pipeline.task import PipelineTask, StepResult, load_task
-from executors.tuner.team import Succession
+from executors.tuner.task_rank import Succession
 
 
 class Prepares(Protocol):

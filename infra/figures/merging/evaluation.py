@@ -9,7 +9,7 @@ from solvers.merging.errors import GainFigures, IterationFigures
 
 @dataclass(frozen=True)
 class Fairness:
-    """Finish-time fairness rho of completed jobs: above 1, sharing the zone has delayed the job."""
+    """Finish-time fairness rho of completed jobs. If it is above 1, sharing the zone has delayed the job."""
 
     mean: float
     worst: float
@@ -33,11 +33,11 @@ class MergingEvaluation:
     spatial_share: float
     """Share of the completed jobs that were trained with another in one run (A || B)."""
     merges_undone: int
-    """Number of merges that were undone without a gain."""
+    """Number of merges that were undone because they brought no gain."""
     saved_s: float
     """Time that merges saved, with one GPU."""
     profile_gpu_s: float
-    """GPU time of ended profile runs, from their order on."""
+    """GPU time of ended profile runs; each counts from its order to its end."""
     preemptions: int
     """Number of times that a job lost its GPUs to others."""
     gain: GainFigures
@@ -46,7 +46,8 @@ class MergingEvaluation:
     """Errors of forecast iterations, for jobs that ran alone."""
     iterations_merged: IterationFigures
     fairness: Fairness | None
-    """None before the first completed job, and for a log, which has no problems with step times."""
+    """Finish-time fairness; None before the first completed job. Also None for figures from a log: step times
+    are only in solver problems, and a log has none."""
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""

@@ -47,7 +47,7 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
         """Time of the last end."""
         self._tasks: dict[str, TaskChanged] = {}
         """Tasks with GPUs, by id."""
-        self.judged: Counter[str] = Counter()
+        self.evaluated: Counter[str] = Counter()
         """Number of verdicts on merged jobs, by reason."""
         self.starts = 0
         """Number of starts of tasks with other jobs or GPUs."""
@@ -89,7 +89,7 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
     @property
     def undone(self) -> int:
         """Number of jobs whose merge was undone."""
-        return self.judged["undone"]
+        return self.evaluated["undone"]
 
     @property
     def saved_s(self) -> float:
@@ -134,7 +134,7 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
                     self._end(time_s, job)
 
     def evaluation(self) -> MergingEvaluation:
-        """Return the measures so far."""
+        """Return the figures so far."""
         done = [job for job in self.kept() if job.state == "completed"]
         rho = list(self._fairness().values())
         makespan_s = 0.0 if self._first_s is None or self._last_s is None else self._last_s - self._first_s
@@ -167,8 +167,8 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
             "gpus": self.gpus,
             "temporal_merges": len(self.merged_tasks("temporal")),
             "spatial_merges": len(self.merged_tasks("spatial")),
-            "merged_jobs_finished": self.judged["finished"],
-            "merged_jobs_undone": self.judged["undone"],
+            "merged_jobs_finished": self.evaluated["finished"],
+            "merged_jobs_undone": self.evaluated["undone"],
             **self.evaluation().as_json(),
         }
 
@@ -244,9 +244,9 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
             job.accuracy = None
         if job is not None and job.merge is not None:
             was_undone = job.merge.is_undone
-            job.merge.judged[verdict.job_id] = verdict
+            job.merge.evaluated[verdict.job_id] = verdict
             self._undone_merges += job.merge.is_undone and not was_undone
-        self.judged[verdict.reason] += 1
+        self.evaluated[verdict.reason] += 1
         self._verdicts.append(verdict)
         while self._jobs.kept is not None and len(self._verdicts) > self._jobs.kept:
             self._saved_before_s += self._verdicts.popleft().saved_s
@@ -277,7 +277,7 @@ class MergingFigures(ZoneFigures[TuningTimeline]):
             self._tasks.pop(task.task_id, None)
         # A job without a verdict ran alone; its first forecast precedes any estimate.
         if (
-            job.judged is None
+            job.evaluated is None
             and job.forecast is not None
             and job.forecast.reason != "profiled"
             and job.iterations

@@ -60,9 +60,9 @@ class TuningTimeline(JobTimeline):
         return self.merge.mode if self.merge is not None and self.merge.holds_for(self.job_id) else "normal"
 
     @property
-    def judged(self) -> MergeEvaluated | None:
+    def evaluated(self) -> MergeEvaluated | None:
         """Verdict on its merge; None also for a donor, which trains as if it were alone."""
-        return None if self.merge is None else self.merge.judged.get(self.job_id)
+        return None if self.merge is None else self.merge.evaluated.get(self.job_id)
 
     def counts(self) -> Counter[str]:
         """Return the number of preemptions."""
@@ -83,8 +83,8 @@ class TuningTimeline(JobTimeline):
         completed, or never was in a problem."""
         if self.completed is None or self.ended_s is None or not self.step_s or self.workload is None:
             return None
-        judged = self.judged
-        alone = max(self.iterations if judged is None else judged.iterations_alone, 1)
+        evaluated = self.evaluated
+        alone = max(self.iterations if evaluated is None else evaluated.iterations_alone, 1)
         return Finished(
             self.job_id,
             self.submitted_s,
@@ -95,7 +95,7 @@ class TuningTimeline(JobTimeline):
 
     def as_row(self, workload: TuningWorkload, fairness: float | None) -> dict[str, Any]:
         """Return plain values, for a file."""
-        merge, judged = self.merge, self.judged
+        merge, evaluated = self.merge, self.evaluated
         is_merged = merge is not None and merge.holds_for(self.job_id)
         return {
             "job_id": self.job_id,
@@ -115,7 +115,7 @@ class TuningTimeline(JobTimeline):
             "preemptions": self.preemptions,
             "foretold_iterations": None if self.forecast is None else self.forecast.iterations,
             "iterations": self.iterations,
-            "saved_s": None if judged is None else judged.saved_s,
+            "saved_s": None if evaluated is None else evaluated.saved_s,
             "finish_time_fairness": fairness,
         }
 

@@ -16,7 +16,7 @@ class Merge:
     """Ids of the jobs; in a temporal merge, the donor is first."""
     forecasts: dict[str, MergeForecast] = field(default_factory=dict)
     """Forecasts by job."""
-    judged: dict[str, MergeEvaluated] = field(default_factory=dict)
+    evaluated: dict[str, MergeEvaluated] = field(default_factory=dict)
     """Results by job; in a temporal merge, only the receiver has one."""
     has_begun: bool = False
     """Whether both jobs are affected: in a temporal merge, the receiver trains from its donor's weights."""
@@ -26,7 +26,7 @@ class Merge:
     @property
     def is_undone(self) -> bool:
         """Whether the merge was undone for one of its jobs at least."""
-        return any(record.reason == "undone" for record in self.judged.values())
+        return any(record.reason == "undone" for record in self.evaluated.values())
 
     @classmethod
     def of(cls, change: TaskChanged) -> Self | None:
@@ -49,7 +49,7 @@ class Merge:
     def is_undone_for(self, job_id: str) -> bool:
         """Return whether a job was to start again. In a spatial merge, one job may be, and the other keeps
         its weights; in a temporal merge, the receiver's result holds for its donor too."""
-        record = self.judged.get(job_id if self.mode == "spatial" else self.jobs[1])
+        record = self.evaluated.get(job_id if self.mode == "spatial" else self.jobs[1])
         return record is not None and record.reason == "undone"
 
     def holds_for(self, job_id: str) -> bool:

@@ -10,8 +10,8 @@ from schemas.base import Event
 from solvers.auction.forecast import forecast_opening_prices
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.offline.hindsight import instances_of
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 
 
 def forecast_from_ledger(

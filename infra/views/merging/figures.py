@@ -31,8 +31,8 @@ class MergingFiguresView(FiguresView[MergingFigures, TuningTimeline]):
         merged = [f"{chain(task)} on {counted(task.gpus, 'GPU')}" for task in figures.merged_tasks()]
         if merged:
             parts.append(f"merged now: {first_of(merged, _SHOWN_MERGES)}")
-        if figures.judged:
-            over = f"{figures.judged['finished']} finished, {figures.undone} undone"
+        if figures.evaluated:
+            over = f"{figures.evaluated['finished']} finished, {figures.undone} undone"
             parts += [f"merges: {over}, {worth(figures.saved_s)}"]
         return "; ".join(parts)
 
@@ -44,7 +44,7 @@ class MergingFiguresView(FiguresView[MergingFigures, TuningTimeline]):
             yield "GPUs in use", f"{figures.used_gpus} of {figures.gpus}"
             merged = [len(figures.merged_tasks(mode)) for mode in ("temporal", "spatial")]
             yield "tasks merged now: temporal, spatial", f"{merged[0]}, {merged[1]}"
-        yield "merged jobs that were done in their merge", str(figures.judged["finished"])
+        yield "merged jobs that were done in their merge", str(figures.evaluated["finished"])
         yield "jobs whose merge was undone", str(figures.undone)
         yield "worth of merges", worth(figures.saved_s)
         yield from evaluation_rows(figures.evaluation())

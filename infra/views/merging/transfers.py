@@ -73,7 +73,7 @@ class Transfers:
         self._task_of_job: dict[str, str] = {}
         self._forecasts: dict[Pair, tuple[int, float]] = {}
         """Number of the request, and gain."""
-        self._judged: list[MergeEvaluated] = []
+        self._evaluations: list[MergeEvaluated] = []
 
     def fold_event(self, event: Event) -> None:
         """Fold a ledger event."""
@@ -88,7 +88,7 @@ class Transfers:
     def fold_decision(self, outcome: Outcome) -> None:
         match outcome:
             case MergeEvaluated(zone=self._zone):
-                self._judged.append(outcome)
+                self._evaluations.append(outcome)
 
     def found(self) -> list[Transfer]:
         """Return all pairs with a forecast or a merge, by mode and by the names of the tasks."""
@@ -101,7 +101,7 @@ class Transfers:
 
         for (mode, donor, receiver), (_, gain) in self._forecasts.items():
             at(mode, donor, receiver).forecast = gain
-        for record in self._judged:
+        for record in self._evaluations:
             tasks = [self._task_of_job.get(job_id) for job_id in (record.partner, record.job_id)]
             if tasks[0] is None or tasks[1] is None:
                 continue

@@ -7,8 +7,8 @@ from infra.views.merging.solves import answered_words, competing_words, requeste
 from infra.views.merging.words import (
     changed_words,
     evaluated_words,
+    evaluation_words,
     forecast_words,
-    judged_words,
     plan_words,
     profile_words,
     queued_words,
@@ -70,7 +70,7 @@ class MergingView(PolicyView):
             case TaskChanged():
                 return list(changed_words(record))
             case MergeEvaluated():
-                return list(judged_words(record))
+                return list(evaluation_words(record))
             case PlanDecided():
                 return list(plan_words(record))
             case SolveRequested():
@@ -92,7 +92,7 @@ class MergingView(PolicyView):
             case TaskChanged():
                 return f"{', '.join(outcome.job_ids)}: {next(changed_words(outcome))}"
             case MergeEvaluated():
-                return next(judged_words(outcome))
+                return next(evaluation_words(outcome))
             case PlanDecided():
                 return f"zone {outcome.zone}: {next(plan_words(outcome))}"
             case SolveRequested():

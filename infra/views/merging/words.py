@@ -101,9 +101,9 @@ def evaluated_words(report: TaskEvaluated) -> str:
         donor = f"the weights that {report.partner} has after {_epochs(report)}"
         return f"{report.node} measures {at}, with {donor}"
     loss = "" if report.loss is None else f", loss {report.loss:.4f}"
-    beside = "" if report.partner is None else f", merged with {report.partner}"
+    merged = "" if report.partner is None else f", merged with {report.partner}"
     done = f"{_epochs(report)}, {counted(report.iterations, 'iteration')}"
-    return f"{report.node} measures {at}{loss} after {done}{beside}"
+    return f"{report.node} measures {at}{loss} after {done}{merged}"
 
 
 def _epochs(report: TaskEvaluated) -> str:
@@ -147,7 +147,7 @@ def changed_words(change: TaskChanged) -> Iterator[str]:
         yield f"the rest is expected to take {lasting(change.remaining_s)} with these GPUs"
 
 
-def judged_words(record: MergeEvaluated) -> Iterator[str]:
+def evaluation_words(record: MergeEvaluated) -> Iterator[str]:
     """Yield words about the result of a merge for one of its jobs, compared with the forecast."""
     pair = merge_name(record)
     match record.reason:

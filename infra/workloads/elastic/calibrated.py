@@ -75,8 +75,8 @@ JCT. One lognormal cannot: the mean is twenty times the median."""
 CLASSES = ((SCALABLE_SHARE, SCALABLE), (LONG_SHARE, LONG), (1 - SCALABLE_SHARE - LONG_SHARE, SHORT))
 
 MOST_GPUS = 128
-"""Largest demand on the thesis' cluster. On a smaller one it is smaller in proportion, with a server's 8 GPUs
-at least, and more jobs make up for it: otherwise a few jobs that block the queue would determine all
+"""Largest demand on the thesis' cluster. On a smaller cluster it is smaller in proportion, but at least a
+server's 8 GPUs, and there are more jobs. Otherwise, a few jobs that block the queue would determine all
 results."""
 LEAST_MOST_GPUS = 8
 

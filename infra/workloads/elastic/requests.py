@@ -114,8 +114,8 @@ def requests_from_trace(
     factor scales the time between arrivals to the days: bursts are kept, but hours of the trace are not hours
     of the workload's day. No job requests more than half of the cluster (section 3.7.5) or runs for longer
     than the days; jobs that took no time are left out. A worker needs a whole GPU, so demands are rounded up
-    to whole GPUs. Traces do not record which jobs are scalable: the seed draws them among the jobs with
-    several GPUs, a twentieth of all jobs with 36 % of the GPU time, as far as the trace allows.
+    to whole GPUs. Traces do not record which jobs are scalable. The seed draws them among the jobs with
+    several GPUs: a twentieth of all jobs, with 36 % of the GPU time, if the trace allows it.
 
     Raises:
         WorkloadError: the whole trace has too little work, or there are no GPUs, days or load.

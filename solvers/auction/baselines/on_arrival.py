@@ -44,7 +44,8 @@ def drawn_vendor(request: Request, slots: int) -> VendorOption | None:
 
 
 def in_time(request: Request, slots: int) -> list[VendorOption]:
-    """Return the vendors after whose delay an empty market could still do the work within so many slots."""
+    """Return the vendors whose delay leaves enough time for the work: an empty market could do it within so
+    many slots."""
     most_samples = int(request.demand.samples.max())
     return [
         option

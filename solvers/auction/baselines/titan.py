@@ -101,9 +101,9 @@ def instance_of(problem: BatchProblem) -> Instance:
 
 
 def pruned(instance: Instance, max_variables: int) -> Instance:
-    """Return the instance with only the nodes with the most room of each slot and class: at least one, and as
-    many as hold `ROOM_TO_DEMAND` times the demand of the batch there, fewer if these are too many
-    variables."""
+    """Return the instance with only the nodes with the most room of each slot and class. They hold at least
+    `ROOM_TO_DEMAND` times the batch's demand there. If this makes too many variables, there are fewer nodes,
+    but at least one."""
     ratio = ROOM_TO_DEMAND
     kept = _roomiest(instance, ratio)
     while _variables(instance, kept) > max_variables and ratio > _SHRINK**40:
@@ -129,7 +129,7 @@ def _solve(instance: Instance, time_limit_s: float, relative_gap: float) -> Offl
     left_s = time_limit_s - (time.perf_counter() - started_s)
     program = solve_schedule_free(part, left_s, relative_gap)
     better = max(by_columns, program, key=lambda solution: solution.welfare_micros)
-    # A bound for a part of the room is one for all of it only if nothing was left out.
+    # A bound for a part of the room is a bound for all room only if no node was left out.
     is_whole = np.array_equal(part.free_samples, instance.free_samples)
     bound_micros = min(by_columns.bound_micros, program.bound_micros if is_whole else math.inf)
     seconds = time.perf_counter() - started_s
@@ -175,10 +175,10 @@ def _roomiest(instance: Instance, ratio: float) -> Bools:
         samples, gib = instance.free_samples[:, rows], instance.free_gib[:, rows]
         scarcer = np.minimum(samples / node_class.capacity_samples, gib / node_class.capacity_gib)
         order = np.argsort(-scarcer, axis=1, kind="stable")
-        wanted_samples, wanted_gib = _demanded(instance, index)
+        demanded_samples, demanded_gib = _demanded(instance, index)
         # A node is kept while those before it hold too little.
-        enough = (_held_before(samples, order) >= ratio * wanted_samples[:, None]) & (
-            _held_before(gib, order) >= ratio * wanted_gib[:, None]
+        enough = (_held_before(samples, order) >= ratio * demanded_samples[:, None]) & (
+            _held_before(gib, order) >= ratio * demanded_gib[:, None]
         )
         enough[:, 0] = False
         np.put_along_axis(kept[:, rows], order, ~enough, axis=1)

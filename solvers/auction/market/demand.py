@@ -94,9 +94,10 @@ class Known(NamedTuple):
     def of(cls, workload: LoraWorkload, zone: Zone, profiles: Profiles = NO_PROFILES) -> Self:
         """Return the measurements that cover a task in a zone.
 
-        Runs of others count before the zone's rows. All other profiles count only where there is neither a
-        row nor a declaration: anyone may publish one, and the user's own runs are as a declaration. So a
-        forged profile changes no bid with a claim, and no user's own runs change its price.
+        Profiles from runs of other users take precedence over the zone's rows. Any other profile counts only
+        without a row and without a declaration, since anyone may publish a profile, and the user's own runs
+        count as a declaration. So a forged profile does not change a bid with a declaration, and the runs of
+        a user do not change the user's price.
         """
         rows = covering_rows(workload.hyperparameters, zone)
         if not rows and not profiles:
@@ -148,8 +149,9 @@ def counted_speeds(workload: LoraWorkload, known: Known) -> list[Speed]:
     """Return the speed on each GPU type that the task may run on, by type; empty if none is known.
 
     The user's declaration determines the types that the task runs on, and the speed on types that the zone
-    has not measured. A measurement of the zone takes precedence: otherwise a task that claimed to be slower
-    would get room in smaller parts, and pay for less of the last one, than a task with a true declaration.
+    has not measured. A measurement of the zone takes precedence. Otherwise, a task that claims to be slower
+    than it is would get room in smaller parts than with a true declaration, and would pay for less of its
+    last part.
 
     Args:
         known: measurements that cover the task.
@@ -163,8 +165,8 @@ def counted_speeds(workload: LoraWorkload, known: Known) -> list[Speed]:
 def counted_memory(workload: LoraWorkload, known: Known, fleet: Fleet) -> TaskMemory:
     """Return the memory of the task without the base model, on any GPU type.
 
-    The largest of the measurements counts, with those of types that the bid does not name: so a bid that
-    names fewer types does not count for less.
+    The largest measurement counts, also those of GPU types that the bid does not name. So a bid does not
+    count for less memory by naming fewer types.
 
     Args:
         known: measurements that cover the task, with memory unless it declares its own.
@@ -204,7 +206,8 @@ def _counted(gpu_type: str, declared: float, known: Known) -> Speed:
 
 
 def covering_rows(shape: LoraHyperparameters, zone: Zone) -> list[ThroughputRow]:
-    """Return the least row per GPU type that covers the shape: a larger rank or sequence is never faster."""
+    """Return for each GPU type the row of the smallest shape that covers the task's. A larger rank or
+    sequence is never faster."""
     best: dict[str, ThroughputRow] = {}
     for row in zone.throughput:
         covers = (
@@ -218,8 +221,8 @@ def covering_rows(shape: LoraHyperparameters, zone: Zone) -> list[ThroughputRow]
     return [best[gpu_type] for gpu_type in sorted(best)]
 
 
-class UnjudgeableError(Exception):
-    """No plan can be sought for the task, whatever the load."""
+class UnplannableError(Exception):
+    """No plan can be searched for the task, whatever the load."""
 
     def __init__(self, reason: RejectionReason, /, **facts: Fact) -> None:
         super().__init__(reason, facts)
@@ -264,7 +267,7 @@ class Demand(NamedTuple):
             profiles: profiles of the task, which count before the table.
 
         Raises:
-            UnjudgeableError: the speed of the task is unknown, it declares less memory than it must use, or
+            UnplannableError: the speed of the task is unknown, it declares less memory than it must use, or
                 no node of the zone could ever hold it.
         """
         known = Known.of(workload, zone, profiles)
@@ -276,7 +279,7 @@ class Demand(NamedTuple):
             if per_slot <= node_class.capacity_samples and memory_gib <= node_class.capacity_gib:
                 samples[index] = _quota(per_slot, work_samples, zone)
         if not any(samples):
-            raise UnjudgeableError(
+            raise UnplannableError(
                 "larger_than_a_node",
                 memory_gib=memory_gib,
                 gpu_types=tuple(speeds),
@@ -296,8 +299,8 @@ class Demand(NamedTuple):
         )
 
     def among(self, before: Fleet, after: Fleet) -> "Demand":
-        """Return the demand for other nodes: as much per slot on each former GPU type, and nothing on the
-        others, so that its reservations stay unchanged."""
+        """Return the demand for other nodes. To leave its reservations unchanged, it has the same samples per
+        slot on each former GPU type, and none on other types."""
         samples_of = {c.gpu_type: int(n) for c, n in zip(before.classes, self.samples, strict=True)}
         samples = np.array([samples_of.get(c.gpu_type, 0) for c in after.classes], np.int64)
         return Demand.sized(self.work_samples, samples, self.memory_gib, after)
@@ -310,8 +313,8 @@ class Demand(NamedTuple):
         return cast(Floats, np.ceil(full_costs * self.compute_share))
 
     def least_node_slots(self) -> float:
-        """Return the node-slots of compute and memory together for all work, on the class that takes
-        least."""
+        """Return the node-slots of compute and memory together for all work, on the class with the least
+        sum."""
         runs = self.samples > 0
         per_sample = (self.compute_share[runs] + self.memory_share[runs]) / self.samples[runs]
         return float(per_sample.min()) * self.work_samples
@@ -333,7 +336,7 @@ def _refuse_understated_memory(workload: LoraWorkload, zone: Zone, known: Known)
     least_gib = least_memory_gib(workload.hyperparameters, zone.base_dimensions)
     if workload.memory_gib is not None and workload.memory_gib < least_gib:
         shape = workload.hyperparameters
-        raise UnjudgeableError(
+        raise UnplannableError(
             "memory_understated",
             case="below_least",
             declared_gib=workload.memory_gib,
@@ -356,11 +359,11 @@ def _speeds_and_memory(
 ) -> tuple[dict[str, float], float]:
     types = {gpu.name for gpu in zone.gpu_types}
     if unknown := sorted((workload.speed_samples_per_s or {}).keys() - types):
-        raise UnjudgeableError("unknown_gpu_type", gpu_types=tuple(unknown))
+        raise UnplannableError("unknown_gpu_type", gpu_types=tuple(unknown))
     lacks_speed = not known.speeds and workload.speed_samples_per_s is None
     if lacks_speed or (known.memory_gib is None and workload.memory_gib is None):
         shape = workload.hyperparameters
-        raise UnjudgeableError(
+        raise UnplannableError(
             "no_throughput_known",
             rank=shape.rank,
             batch_size=shape.batch_size,

@@ -293,8 +293,8 @@ def carry_over_use(before: Market, after: Market) -> None:
     old, new = rows_of_both(before.fleet, after.fleet)
     kept = min(before.horizon_slots, after.horizon_slots)
     for name, capacity in (("free_samples", "capacity_samples"), ("free_gib", "capacity_gib")):
-        taken = getattr(before, capacity)[old] - getattr(before, name)[:kept, old]
-        getattr(after, name)[:kept, new] = getattr(after, capacity)[new] - taken
+        used = getattr(before, capacity)[old] - getattr(before, name)[:kept, old]
+        getattr(after, name)[:kept, new] = getattr(after, capacity)[new] - used
     after.node_up[new], after.node_open[new] = before.node_up[old], before.node_open[old]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from schemas.auction.bids import VendorQuoted
 from schemas.lora import LoraWorkload
-from solvers.auction.market.demand import Demand, UnjudgeableError
+from solvers.auction.market.demand import Demand, UnplannableError
 from solvers.auction.market.market import Market
 from solvers.auction.market.node_slots import count_room, slots_until_done
 from solvers.compiled import Floats, Ints
@@ -149,12 +149,12 @@ def vendor_options(
     none.
 
     Raises:
-        UnjudgeableError: the task needs pre-processing and no vendor quotes.
+        UnplannableError: the task needs pre-processing and no vendor quotes.
     """
     if not workload.needs_preprocessing:
         return [VendorOption(None, 0, 0)]
     if not quotes:
-        raise UnjudgeableError("no_vendor")
+        raise UnplannableError("no_vendor")
     return [
         VendorOption(vendor, _price_micros(quote, workload), _delay_slots(quote, workload, slot_s))
         for vendor, quote in sorted(quotes.items())

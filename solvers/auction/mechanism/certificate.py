@@ -28,9 +28,8 @@ def least_additive_cost(
 ) -> float:
     """Return the least q + sum(e + s lambda + r phi) over *all* plans, on node-slots without room too.
 
-    Infinite without a plan, or if none is below `cutoff_micros`: a plan that costs as much as the bid adds
-    nothing. If the budget of steps runs out, it is a lower bound on the cost, so that the dual bound stays
-    valid.
+    Infinite without a plan below `cutoff_micros`: a plan at the cost of the bid adds nothing. If the budget
+    of steps runs out, it is a lower bound on the cost, so that the dual bound stays valid.
 
     Constraint 6a prices a plan node-slot by node-slot, regardless of room. This function does the same, while
     F (Eq. 10) does not (erratum P8). mu_i = max(0, b_i - this) is feasible at these prices, and prices only

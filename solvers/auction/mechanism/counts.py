@@ -111,7 +111,7 @@ def _cheapest_slots(costs: Floats, order: Ints, samples: Ints, speeds: Ints, wor
     price = np.empty((speeds.size, longest))
     sums = np.zeros((speeds.size, longest + 1))
     place = np.zeros(classes, np.int64)
-    taken = np.full(slots, -1, np.int64)
+    listed_by = np.full(slots, -1, np.int64)
     for speed in range(speeds.size):
         filled = 0
         while filled < longest:
@@ -123,7 +123,7 @@ def _cheapest_slots(costs: Floats, order: Ints, samples: Ints, speeds: Ints, wor
                     slot = order[index, place[index]]
                     if (
                         costs[slot, index] < np.inf
-                        and taken[slot] != speed
+                        and listed_by[slot] != speed
                         and (speed == 0 or not _is_dominated(costs, samples, slot, index))
                     ):
                         if costs[slot, index] < least:
@@ -134,7 +134,7 @@ def _cheapest_slots(costs: Floats, order: Ints, samples: Ints, speeds: Ints, wor
                 break
             slot = order[cheapest, place[cheapest]]
             place[cheapest] += 1
-            taken[slot] = speed
+            listed_by[slot] = speed
             listed[speed, filled], by[speed, filled], price[speed, filled] = slot, cheapest, least
             sums[speed, filled + 1] = sums[speed, filled] + least
             filled += 1

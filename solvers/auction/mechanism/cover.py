@@ -3,9 +3,9 @@
 This is the schedule search for given prices per node-slot (problem 12 with fixed ceilings, erratum P3): a
 multiple-choice knapsack cover. Counts of slots per speed often solve it (`counts.py`). The remaining cases
 are searched from the linear relaxation outwards, as Pisinger does ("A minimal algorithm for the
-multiple-choice knapsack problem", 1995): the relaxation chooses a class in every slot, the choices are
-revised in the order of the cost of another choice, and the bound of the relaxation prunes partial covers that
-cannot lead to a cheaper one.
+multiple-choice knapsack problem", 1995). The relaxation chooses a class in every slot. The choices are
+revised in the order of the cost of another choice. The bound of the relaxation prunes partial covers that
+cannot lead to a cheaper cover.
 """
 
 import math

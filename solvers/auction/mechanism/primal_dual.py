@@ -31,14 +31,14 @@ class Sums(NamedTuple):
     values: Ints
     """Sums, ascending, from 0."""
     following: Ints
-    """Index of each sum plus a slot of a class, (classes, sums); the number of sums if that is enough."""
+    """Index of each sum after the samples of a slot of a class are added, (classes, sums). Where the work is
+    then done, it is the number of sums."""
 
 
 def published_schedule(market: Market, request: Request, window: Window, room_only: bool) -> Schedule | None:
-    """Return the plan that Algorithm 2 finds, or None; its critical value is never below that of the best.
-
-    Every vendor is tried, with those that another undercuts in price and delay: a later start may avoid a
-    mistake of the table. With `room_only` it uses only node-slots with room (erratum P2).
+    """Return the plan that Algorithm 2 finds, or None. Its critical value is at least that of the best plan.
+    Every vendor is tried, even if another one is cheaper and faster, since a later start may avoid a mistake
+    of the table. With `room_only`, only node-slots with room are used (erratum P2).
     """
     start, stop = window.columns.start, window.columns.stop
     node_slots = market.node_slots(start, stop) if room_only else market.emptied_node_slots(start, stop)
@@ -122,7 +122,7 @@ def _transitions(sums: Ints, samples: Ints) -> Ints:
 @kernel
 def _relaxed(costs: Floats, samples: Ints, rate: float) -> tuple[float, int]:
     """Return cost and samples of the relaxed cover at a rate: node-slots of negative reduced cost."""
-    total, taken = 0.0, 0
+    total, scheduled = 0.0, 0
     for slot in range(costs.shape[0]):
         least, by = 0.0, -1
         for index in range(samples.size):
@@ -131,8 +131,8 @@ def _relaxed(costs: Floats, samples: Ints, rate: float) -> tuple[float, int]:
                 least, by = reduced, index
         if by >= 0:
             total += costs[slot, by]
-            taken += samples[by]
-    return total, taken
+            scheduled += samples[by]
+    return total, scheduled
 
 
 @kernel
@@ -141,8 +141,8 @@ def _running_maximum(
 ) -> tuple[float, Ints]:
     """Return the result of the table from `first_slot` on: the cost of the work, or infinity, and node rows.
 
-    For each class, only the node-slots that no other undercuts in both prices are examined: Delta_kt rises
-    with both, whatever the maxima so far.
+    For each class, node-slots are skipped if another one is lower in both prices: Delta_kt rises with both,
+    whatever the maxima so far.
     """
     slots, classes = operational.shape
     enough = sums.values.size
@@ -155,7 +155,7 @@ def _running_maximum(
     came_from = np.full((slots, enough + 1), -1, np.int32)
     came_by = np.full((slots, enough + 1), NO_CHOICE, np.int32)
     for slot in range(first_slot, slots):
-        # From the largest sum down, so that each slot is used once: a step only leads to larger sums.
+        # Sums are updated from the largest down. A step only leads to larger sums, so each slot is used once.
         for state in range(enough - 1, -1, -1):
             if cost[state] == np.inf:
                 continue
@@ -190,7 +190,8 @@ class PrimalDual:
 
     payment: PaymentRule
     order: Order = "room_first"
-    """Check of room: before a plan is made (erratum P2), or after prices are raised, as printed."""
+    """Time of the check of room: before a plan is made (erratum P2), or, as printed, after prices are
+    raised."""
     search: Search = "exact"
     """Search for the plan: exact, or Algorithm 2 as printed (erratum P3)."""
 

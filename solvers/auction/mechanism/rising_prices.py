@@ -20,10 +20,11 @@ from solvers.compiled import Floats
 _REACHED_PART = 0.8
 """Part of the winners, from the highest offer down, whose least offer prices reach."""
 _REACHED_PART_ALONE = 0.05
-"""This part without declared bounds: nearly the maximum, by which alpha and beta are defined, but not that of
-one absurd winner."""
+"""This part without declared bounds. alpha and beta are defined by the maximum; this is nearly the maximum,
+without the one of an absurd winner."""
 _MOST_DENSITY = 10.0
-"""Most b-bar, in means of earlier winners, by which a bid raises prices without declared bounds."""
+"""Largest b-bar by which a bid raises prices without declared bounds, as a multiple of the mean of earlier
+winners."""
 _LEAST_AWARDS = 20
 """Least awards; with fewer, the declared bounds are used."""
 _FORGOTTEN_AWARDS = 2.0**-40

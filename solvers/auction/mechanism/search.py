@@ -5,12 +5,11 @@ It is a branch and bound over vendors and pairs of price ceilings (Eq. 12, errat
 A schedule pays the *highest* price among its node-slots for all of its resources, so its cost is not
 additive. But under fixed ceilings (lambda-hat, phi-hat) it is: each node-slot under both ceilings costs the
 ceiling prices and its operational cost. The search keeps boxes: ranges of vendors, of compute ceilings and of
-memory ceilings. The lower bound of a box is the cost of its cheapest cover at the best of each side: the
-node-slots under its highest ceilings, the prices of its lowest ceilings, the slots that its fastest vendor
-leaves, and the price of its cheapest vendor.
-This cover is also a schedule. The reasons why its true cost exceeds the bound show along which side to split
-the box with the least bound, until no box can contain a cheaper schedule than the best one found, or the
-budget of steps is spent.
+memory ceilings. The lower bound of a box is the cost of its cheapest cover under the best value of each side:
+node-slots under its highest ceilings, prices of its lowest ceilings, the slots that its fastest vendor
+leaves, and the price of its cheapest vendor. This cover is also a schedule. The box with the least bound is
+split along the side that makes its true cost exceed the bound. The search ends when no box can contain a
+cheaper schedule than the best one found, or when the budget of steps is spent.
 """
 
 import heapq
@@ -154,13 +153,13 @@ def cheapest_schedule(problem: ScheduleProblem, budget_steps: int) -> FoundSched
         for half in range(1 if side == _COVER else 2):
             child = _part(box, side, middle, half)
             child_effort = effort + 1 if side == _COVER else 0
-            judged = _bound_box(problem, child, child_effort, budget_steps - spent_steps)
-            spent_steps += judged.steps
-            if judged.cost < best_cost:
-                best_cost, best_option, best_rows = judged.cost, judged.option, judged.rows
-            child_bound = max(bound, judged.bound)
-            if child_bound < min(judged.cost, best_cost) * (1.0 - EQUAL):
-                heapq.heappush(open_boxes, (child_bound, judged.side, judged.middle, child_effort, child))
+            searched = _bound_box(problem, child, child_effort, budget_steps - spent_steps)
+            spent_steps += searched.steps
+            if searched.cost < best_cost:
+                best_cost, best_option, best_rows = searched.cost, searched.option, searched.rows
+            child_bound = max(bound, searched.bound)
+            if child_bound < min(searched.cost, best_cost) * (1.0 - EQUAL):
+                heapq.heappush(open_boxes, (child_bound, searched.side, searched.middle, child_effort, child))
     return FoundSchedule(best_cost, min(best_cost, given_up), best_option, best_rows, spent_steps)
 
 

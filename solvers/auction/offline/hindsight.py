@@ -10,7 +10,7 @@ from schemas.base import Event
 from schemas.cells import CellConfigured, Zone
 from schemas.clock import ClockTicked
 from schemas.jobs import JobSubmitted
-from solvers.auction.market.demand import Demand, UnjudgeableError
+from solvers.auction.market.demand import Demand, UnplannableError
 from solvers.auction.market.fleet import Calendar, Fleet
 from solvers.auction.market.window import vendor_options
 from solvers.auction.offline.instance import Instance, OfferedTask
@@ -20,9 +20,9 @@ def instances_of(events: Iterable[Event], withdrawn: Collection[str] = ()) -> di
     """Return the instance of each zone of a cell: its bids, with windows and vendors' offers at their
     arrival.
 
-    Nodes are always empty and up, as for the certificate. Bids that the cell does not decide are left out:
-    those before its configuration, for an unknown zone, with an id decided before, or unjudgeable. So are
-    bids whose deadline is before their first possible slot.
+    Nodes are always empty and up, as for the certificate. Left out are bids that the cell does not decide:
+    bids before its configuration, for an unknown zone, with an id decided before, or without any plan to
+    search. Bids whose deadline is before their first possible slot are left out as well.
 
     Args:
         events: events of one cell, each once, in the order of its ledger; other kinds are ignored.
@@ -96,7 +96,7 @@ class _Hindsight:
         try:
             demand = Demand.of(task.workload, task.workload.work_samples, zone.zone, zone.fleet, slot_s)
             options = vendor_options(self._quotes, task.workload, slot_s)
-        except UnjudgeableError:
+        except UnplannableError:
             return
         last_slot = min(
             self._calendar.last_slot_by(task.deadline_s), self._first_slot + zone.zone.horizon_slots - 1

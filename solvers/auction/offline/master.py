@@ -2,9 +2,9 @@
 
 Nodes of a class with equal room in a slot are a group, which shares the rows of the master.
 
-A row states that the total weight of a group's tasks is at most the number of its nodes. The weights are the
-shares of a node's compute and memory that a task takes, and dual feasible functions of them: functions f with
-sum f(x) <= 1 wherever sum x <= 1 (Fekete and Schepers, "New classes of fast lower bounds for bin packing
+A row states that the total weight of a group's tasks is at most the number of its nodes. The weights are a
+task's shares of a node's compute and memory, and dual feasible functions of these shares. Such a function f
+has sum f(x) <= 1 wherever sum x <= 1 (Fekete and Schepers, "New classes of fast lower bounds for bin packing
 problems", 2001). They express that two tasks of 0.4 of a node leave no room for a third, which sums do not.
 """
 
@@ -207,8 +207,8 @@ class Master:
     def parts(self) -> list[tuple[float, PlanColumn]]:
         """Return the plans of the last relaxation's solution with their fractions, the largest first."""
         values = self._highs.getSolution().col_value
-        taken = [(value, column) for column, value in zip(self.columns, values, strict=True) if value > 0]
-        return sorted(taken, key=lambda part: (-part[0], part[1].task, part[1].key))
+        chosen = [(value, column) for column, value in zip(self.columns, values, strict=True) if value > 0]
+        return sorted(chosen, key=lambda part: (-part[0], part[1].task, part[1].key))
 
     def _run(self, time_limit_s: float) -> bool:
         # HiGHS's time limit counts all its runs.

@@ -141,14 +141,14 @@ def _model(instance: Instance, tasks: Sequence[_ModelledTask], scale: float) -> 
         for column, row, x in zip(modelled.columns.tolist(), modelled.rows.tolist(), node_slots, strict=True):
             samples = float(demand.samples[instance.fleet.class_of_row[row]])
             used.setdefault((column, row), []).append((x, samples, demand.memory_gib))
-    for node_slot, takers in used.items():
-        present = [x for x, _, _ in takers]
-        for taken, free in (
-            ([samples for _, samples, _ in takers], float(instance.free_samples[node_slot])),
-            ([gib for _, _, gib in takers], float(instance.free_gib[node_slot])),
+    for node_slot, users in used.items():
+        present = [x for x, _, _ in users]
+        for used_here, free in (
+            ([samples for _, samples, _ in users], float(instance.free_samples[node_slot])),
+            ([gib for _, _, gib in users], float(instance.free_gib[node_slot])),
         ):
-            if math.fsum(taken) > free:
-                model.rows.add((None, _sum([part / free for part in taken], present), 1.0))  # 4f, 4g
+            if math.fsum(used_here) > free:
+                model.rows.add((None, _sum([part / free for part in used_here], present), 1.0))  # 4f, 4g
     model.welfare = pyo.Objective(expr=_sum(gains, variables), sense=pyo.maximize)
     return model
 

@@ -14,9 +14,9 @@ each. One price for all time would be a loose bound after a week. So time is div
 horizon, each with a price for the bids that arrived in it. A node-slot that bids of two periods could use
 costs the higher of both prices.
 
-The welfare of admitted plans is at most the bound, one by one (docs/auction/certificate.md): a plan l of bid
-i has welfare b_i - q - e <= b_i - a_i <= mu_i + g u_i, and takes at least u_i units. All plans together take
-at most the capacity, if released room that may be used again counts again.
+The welfare of each admitted plan is at most its part of the bound (docs/auction/certificate.md). A plan l of
+bid i has welfare b_i - q - e <= b_i - a_i <= mu_i + g u_i, and takes at least u_i units. All plans together
+take at most the capacity, if released room that may be used again counts again.
 """
 
 import math
@@ -290,8 +290,8 @@ class ConstantPrices:
 
 
 def _gain_micros(net_micros: int, units: float, price: float) -> int:
-    """Return an upper bound on the gain of bids at a price. Amounts are whole numbers: an absurd one, whose
-    last digits floating point would lose, must leave nothing when it is withdrawn."""
+    """Return an upper bound on the gain of bids at a price. Amounts are whole numbers. If an absurdly large
+    amount is withdrawn, nothing of it may remain, and floating point would lose its last digits."""
     return max(net_micros - math.floor(price * units * (1 - _ROUNDING)), 0)
 
 

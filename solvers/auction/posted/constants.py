@@ -1,17 +1,17 @@
 """Constants of prices learned from bids: the intent of each, its unit, and the test that holds it.
 
-docs/auction/prices.md describes the rules that use them. A *part* is a fraction of what is named. *Held by*
-are tests that fail if the value is about doubled or halved: those of the rules, and the recorded outcomes
+docs/auction/prices.md describes the rules that use them. A *part* is a fraction of the named quantity. *Held
+by* are tests that fail if the value is about doubled or halved: those of the rules, and the recorded outcomes
 (tests/streams/outcomes/auction-default.txt).
 """
 
 HOUR_S = 3_600.0
 
-# The demand curve: what is remembered.
+# The demand curve: length of its memory.
 
 MOST_SUSTAINED = 4.0
-"""Demand, as a multiple of the room of the past slots, above which it is a burst, such as the work of a day
-that arrives in an hour: no zone has such demand all day. Held by `test_bursts.py`."""
+"""Demand above which it is a burst, as a multiple of the room of the past slots. No zone has such demand all
+day; a burst is, for instance, the work of a day that arrives in an hour. Held by `test_bursts.py`."""
 MOST_UNSOLD = 4.0
 """Most counted units of losers, as a multiple of those of winners. Held by `test_held_constants.py`."""
 MOST_AWAY = 1 / 32
@@ -65,10 +65,10 @@ CONTINUATION_CHANCE = 1 / 3
 """Chance that a burst continues. If it ends, there is no demand for the room that prices kept. Held by
 `test_levels.py`."""
 MARGIN_DEVIATIONS = 3.0
-"""Safety stock for fluctuating demand, in standard deviations of the sales that would fill the span, if
-offers differ strongly: much of a zone that holds a few tasks at once, little of one that holds hundreds. With
-equal offers nothing is kept, since later sales bring no more. Held by `test_levels.py` and the recorded
-outcomes."""
+"""Safety stock for fluctuating demand if offers differ strongly, in standard deviations of the sales that
+would fill the span. It is a large part of a zone that holds few tasks at once, and a small part of a zone
+that holds hundreds. With equal offers nothing is kept, since later sales bring no more. Held by
+`test_levels.py` and the recorded outcomes."""
 GUARD_ROOM_PART = 0.2
 """Part of the free room into which demand fits at the guard: the last room of a slot is kept for it. Held by
 `test_levels.py` and the recorded outcomes."""

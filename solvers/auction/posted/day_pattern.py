@@ -1,10 +1,10 @@
-"""Demand by hour of the day, as far as it repeats from day to day.
+"""Demand by hour of the day, in so far as it repeats from day to day.
 
 Day and night are no change of demand: if they counted as one, the data of the day would be lost every
 evening. So the demand of each hour of a whole day (UTC) is kept as a part of that day's mean, averaged over a
 few days, and each new day is compared with that average. The slope of a regression of the day on the average
-is the repeating part of the differences between hours: the weight of the pattern. With bursts that follow no
-clock it is almost 0, and all hours count equally. Since every day counts relative to its own mean,
+is the repeating part of the differences between hours: the weight of the pattern. If bursts do not depend on
+the hour, it is almost 0, and all hours count equally. Since every day counts relative to its own mean,
 differences between whole days do not affect the hours.
 
 A pattern may end on any day. So the demand of the last hours is compared with the pattern too, slot by slot.

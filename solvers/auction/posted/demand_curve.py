@@ -5,13 +5,13 @@ units by density, in kinds of different weight:
 
 - *sold*: offers of winners. A win has its price, so raising the level by winning costs money.
 - *unsold*: offers of losers, clipped to the level at which they lost. A losing bid is free, so it must not
-  raise a price. It may keep one from falling, as long as there are sales: unsold units count, and are kept,
-  up to `MOST_UNSOLD` times the sold ones.
+  raise a price. It may keep a level from falling while there are sales. Unsold units count, and are kept, up
+  to `MOST_UNSOLD` times the sold units.
 - *away*: full offers of those losers. They move no price; plans leave room for them (`haste_premium`).
 
 Older bids fade. With steady demand, memory lasts for a horizon. If the demand per slot, at any price, differs
-strongly from before, it fades within hours, so that a changed day is detected. Losers count for that at most
-as much as winners: twice as much is no strong difference, so free bids alone do not shorten the memory.
+strongly from before, it fades within hours, so that a changed day is detected. For this, losers count at most
+as much as winners. Twice the demand is no strong difference, so free bids alone do not shorten the memory.
 """
 
 import math
@@ -121,7 +121,7 @@ class DemandCurve:
         self._count(density, {_AWAY: units, _AWAY_WINDOWS: units * window_slots})
 
     def remove(self, density: float, units: float, window_slots: int, age_slots: int) -> None:
-        """Undo a sale of so many slots ago, as far as it is remembered at the usual rate."""
+        """Undo the part of an earlier sale that still counts, at the usual rate of fading."""
         if age_slots == 0:
             self._fresh_sold = max(self._fresh_sold - units, 0.0)
         if density <= 0:
@@ -345,7 +345,7 @@ def _passed(
     memory_slots: int,
     recent_slots: float,
     sale_units: float,
-    remembered_slots: float,
+    slots_in_memory: float,
     asked_units: float,
     fresh_units: float,
     recent_units: float,
@@ -355,7 +355,7 @@ def _passed(
     """Advance by slots, the first of which had the demand `fresh_units`.
 
     Returns:
-        The part of the bids that is still remembered, and the new values of `remembered_slots`,
+        The part of the bids that still counts, and the new values of `slots_in_memory`,
         `asked_units`, `recent_units`, `recent_expected` and `recent_weight`.
     """
     kept = 1.0
@@ -364,7 +364,7 @@ def _passed(
         recent_expected += (expected[slot] - recent_expected) / recent_slots
         recent_weight += (1 - recent_weight) / recent_slots
         fading = 1 / memory_slots
-        usual = asked_units / remembered_slots if remembered_slots > recent_slots else 0.0
+        usual = asked_units / slots_in_memory if slots_in_memory > recent_slots else 0.0
         usual *= recent_expected / recent_weight
         if usual > 0:
             far = SURPRISE + math.sqrt(sale_units / (usual * recent_slots))
@@ -372,11 +372,11 @@ def _passed(
             is_busy = min(expected[slot], recent_expected / recent_weight) >= BUSY_PART
             if (is_busy and lately < usual / far) or lately > usual * far:
                 fading = max(fading, min(FADING_DIVISOR / recent_slots, FASTEST_FADING))
-        remembered_slots = remembered_slots * (1 - fading) + expected[slot]
+        slots_in_memory = slots_in_memory * (1 - fading) + expected[slot]
         asked_units = asked_units * (1 - fading) + fresh_units
         fresh_units = 0.0
         kept *= 1 - fading
-    return kept, remembered_slots, asked_units, recent_units, recent_expected, recent_weight
+    return kept, slots_in_memory, asked_units, recent_units, recent_expected, recent_weight
 
 
 def power(base: float, exponent: int) -> float:

@@ -11,8 +11,8 @@ which the demand would fit into a fifth of that room: the last room of a slot is
 If sales are faster than a zone can have them all day, both levels rise by the chance that the sales continue.
 
 The guard stays within a factor of the base, or of the operational cost. A rise of both is limited to a
-factor, which grows with the share of the span that is sold; a fall is limited to a part per slot. Rises by
-withdrawn awards are undone when the next slot begins, as far as no other demand supports them.
+factor, which grows with the share of the span that is sold; a fall is limited to a part per slot. A rise by a
+withdrawn award is undone when the next slot begins, unless other demand supports it.
 """
 
 import math
@@ -124,8 +124,8 @@ class Levels:
         spread = max(1.0 - low / high, 0.0)
         deviation = math.sqrt(curve.mean_sale_units / max(ahead.whole, 1.0))
         fitting /= 1.0 + MARGIN_DEVIATIONS * spread * deviation
-        # A class lower, so that bids at the density of the level can win: as many equal ones as there is room
-        # for.
+        # A class lower, so that bids at the density of the level can win. Of equal bids, as many win as there
+        # is room for.
         part = A_CLASS_LOWER * self._continuing_part(curve, ahead)
         return Levels(
             self.horizon_slots,

@@ -10,8 +10,8 @@ from solvers.auction.posted.prices import PostedPrices
 
 
 class Posted:
-    """See `Mechanism`: the price of the cheapest plan, and a plan that leaves most room to others. Both
-    follow from the present posted prices."""
+    """Mechanism of posted prices, see `Mechanism`. A task is placed where it leaves most room to others, and
+    its price is that of its cheapest plan. Both depend on the present posted prices, and not on the bid."""
 
     def __init__(self, prices: PostedPrices) -> None:
         self._prices = prices

@@ -188,11 +188,11 @@ class PostedPrices:
 
         The priced plan is the cheapest one at posted prices. The placed plan ends with the last node-slot
         of that plan, and has the rest of the work where it leaves most room to others. Near node-slots weigh
-        less than far ones, since near room is soon lost, and those of an empty class less than those of a
-        full one; a full one weighs more, the shorter the windows of high offers. The placed plan does not end
-        earlier than the priced one: otherwise a user could claim a late deadline, pay less, and not wait. If
-        its vendor and operation alone cost more than the price, the cheapest plan itself is placed, so that
-        no price is below cost.
+        less than far ones, since near room is soon lost. Node-slots of an empty class weigh less than those
+        of a full class. The shorter the windows of high offers, the more a full class weighs. The placed plan
+        does not end earlier than the priced one: otherwise a user could claim a late deadline, pay less, and
+        not wait. If its vendor and operation alone cost more than the price, the cheapest plan itself is
+        placed, so that no price is below cost.
         """
         columns = window.columns
         priced_plan, placed = placed_plan(

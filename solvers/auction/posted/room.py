@@ -1,11 +1,11 @@
 """Taken part of each class of nodes per slot, the room left, and the units in which both are counted.
 
-Units are equal for all classes of nodes: a node has as many as it trains samples in a slot.
+Units are equal for all classes of nodes: a node has one unit per sample that it trains in a slot.
 
-A task that takes a share s of a node's compute takes s times the node's units of compute, so all of its work
-takes as many units as it has samples, on any class. Memory is counted likewise: a share of a node's memory
-has as many units as that share of its compute. A price per unit is then one number for nodes of any speed,
-and the price of a node-slot of a class is that number times the class's units.
+A task with a share s of a node's compute takes s times the node's units of compute. So on any class, its
+whole work takes one unit per sample. Memory is counted likewise: a share of a node's memory has the units of
+the same share of its compute. A price per unit is then one number for nodes of any speed, and the price of a
+node-slot of a class is that number times the class's units.
 """
 
 from typing import NamedTuple

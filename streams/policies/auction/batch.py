@@ -18,8 +18,8 @@ from solvers.auction.market.market import Market, Placement
 from solvers.auction.market.window import VendorOption
 from solvers.auction.mechanism.mechanism import Counted, Request
 from streams.cell.jobs import Job
-from streams.policies.auction.job import ZONE_BYTES
-from streams.policies.auction.judge import Bid
+from streams.policies.auction.admission import Bid
+from streams.policies.auction.planned_job import ZONE_BYTES
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def demand_of(bid: Bid, zone: Zone, fleet: Fleet, calendar: Calendar) -> Demand:
     """Return the demand of a bid's task in the present zone.
 
     Raises:
-        UnjudgeableError: if no plan can be searched for it.
+        UnplannableError: if no plan can be searched for it.
     """
     return Demand.of(bid.workload, bid.workload.work_samples, zone, fleet, calendar.slot_s)
 

@@ -20,9 +20,9 @@ from solvers.auction.market.fleet import Calendar
 from solvers.auction.market.market import Market, Placement
 from solvers.auction.mechanism.auctioneer import Auctioneer
 from streams.cell.jobs import Job
-from streams.policies.auction.job import LATE_REPORT_SLOTS, PlannedJob, Setback, run_id_of
 from streams.policies.auction.offers import certificate_evidence
-from streams.policies.auction.order import VendorOrder
+from streams.policies.auction.planned_job import LATE_REPORT_SLOTS, PlannedJob, Setback, run_id_of
+from streams.policies.auction.vendor_order import VendorOrder
 from streams.policies.policy import ZoneContext
 
 
@@ -40,8 +40,8 @@ class Outlook:
         return self._market.first_slot - 1
 
     def spare_samples(self, job: PlannedJob) -> int:
-        """Return the samples that a job's node-slots are expected to train beyond its work; negative if they
-        fall short."""
+        """Return the samples that a job's node-slots are expected to train beyond its work. The number is
+        negative if they train less."""
         return job.planned_after(self.present_slot) + self.in_flight(job) - job.remaining_samples
 
     def expected_spare_samples(self, job: PlannedJob, slot: int) -> int:
@@ -57,9 +57,8 @@ class Outlook:
         )
 
     def lacking_samples(self, job: PlannedJob, slot: int, report: RunProgressed) -> int:
-        """Return the samples that a run fell short of the user's declared speed in its time.
-
-        0 if the speed does not rest on the user's declaration, or if the start of the run is unknown.
+        """Return the samples that a run lacks to the user's declared speed in its time. It is 0 if the user
+        did not declare the speed, or if the start of the run is unknown.
         """
         base_samples = job.runs.get(slot)
         if base_samples is None or not self.speed_is_declared(job, job.rows[slot]):
@@ -82,9 +81,8 @@ class Outlook:
         return Known.of(job.workload, self._zone, job.profiles)
 
     def awaits_evidence(self, job: PlannedJob) -> bool:
-        """Return whether a late report of a run will show the cause of its delay.
-
-        The run began, its executor has not failed since, and its user is responsible for its speed.
+        """Return whether a late report of a run will show the cause of its delay. This needs a run that
+        began, an executor that has not failed since, and a user who is responsible for the speed.
         """
         return any(
             base_samples is not None
@@ -216,8 +214,7 @@ class JobBook:
         self._end_order(job)
 
     def occupies(self, row: int) -> bool:
-        """Return whether jobs need a node: they are planned on it, or it is up and has runs that are not
-        over."""
+        """Return whether jobs need a node: it has planned jobs, or it is up and has unfinished runs."""
         market = self._market
         if (market.free_samples[:, row] < market.capacity_samples[row]).any():
             return True
@@ -266,7 +263,7 @@ class JobBook:
 
     def end_at_fault(self, job: PlannedJob, fault: Fault, facts: Facts) -> None:
         """End a job because of its task, its data or its declaration. The refund is at most that of a
-        withdrawal: otherwise a deliberate failure would be a free withdrawal."""
+        withdrawal. Otherwise, users would withdraw at no cost by a deliberate failure."""
         unspent_micros = self._unspent_micros(job)
         self._welfare.failed_micros += self.give_up_node_slots(job) - job.bid_micros
         self._end(job, fault, facts, unspent_micros)
@@ -299,7 +296,7 @@ class JobBook:
         self._end_order(job)
 
     def close_order(self, job: PlannedJob, order: VendorOrder, reason: ClosingReason, facts: Facts) -> None:
-        """End the order of a job without a payment of its vendor, which returns what it was paid."""
+        """End the order of a job without paying the vendor, which returns earlier payments."""
         self._welfare.undelivered_micros += order.price_micros
         job.set_order(order.closed())
         self._add_closed(job, order, reason, facts)
@@ -327,12 +324,11 @@ class JobBook:
         return self._auctioneer.operational_micros(job.demand, job.ahead(self._market.first_slot))
 
     def _unspent_micros(self, job: PlannedJob) -> int:
-        """Return the part of a job's payment for operation that its node-slots ahead would have cost."""
+        """Return the part of a job's payment that covers the operational cost of its node-slots ahead."""
         return min(self.operational_ahead_micros(job), job.refundable_micros)
 
     def give_up_node_slots(self, job: PlannedJob) -> int:
-        """Release a job's node-slots ahead, and return their operational cost in micros, which is not
-        spent."""
+        """Release a job's node-slots ahead, and return their unspent operational cost in micros."""
         saved_micros = self.operational_ahead_micros(job)
         first_slot = self._market.first_slot
         self._auctioneer.release(job.ahead(first_slot), job.demand)
@@ -351,7 +347,7 @@ class JobBook:
         self._live.add(job.state_bytes - bytes_before)
 
     def miss_slots(self, job: PlannedJob) -> bool:
-        """Remove the slots from a job's plan that have begun without its data, and return whether there were
+        """Remove from a job's plan the slots that have begun without its data. Return whether there were
         any."""
         bytes_before = job.state_bytes
         is_late = job.miss_slots(self._market.first_slot)

@@ -10,15 +10,15 @@ import numpy as np
 from schemas.auction.settings import NoMergingPolicy
 from schemas.cells import Zone
 from schemas.lora_commands import MAX_RUNS_PER_SLOT
-from solvers.auction.market.demand import Demand, UnjudgeableError, least_counted_gib
+from solvers.auction.market.demand import Demand, UnplannableError, least_counted_gib
 from solvers.auction.market.fleet import Fleet
 from solvers.auction.market.market import Market, rows_of_both
 from solvers.auction.market.node_slots import PriceOrder
 from solvers.auction.mechanism.auctioneer import Auctioneer
 from streams.cell.jobs import Job
+from streams.policies.auction.admission import AdmissionControl
 from streams.policies.auction.book import JobBook
-from streams.policies.auction.job import LATE_REPORT_SLOTS, PlannedJob
-from streams.policies.auction.judge import Judge
+from streams.policies.auction.planned_job import LATE_REPORT_SLOTS, PlannedJob
 from streams.policies.policy import BrokenPromise, ZoneContext
 
 
@@ -55,7 +55,7 @@ def _of_job(job: PlannedJob, market: Market, fleet: Fleet, context: ZoneContext)
             for quota in {job.workload.work_samples, *(job.quotas[slot] for slot in ahead.slots)}
             if quota
         }
-    except UnjudgeableError as error:
+    except UnplannableError as error:
         yield {"case": "unjudgeable", "job_id": job.job_id, "because": error.reason, **error.facts}
         return
     for slot, row in ahead.node_slots():
@@ -112,7 +112,7 @@ def _of_nodes(market: Market, jobs: Mapping[str, PlannedJob], fleet: Fleet) -> I
 
 
 def broken_invariants(
-    zone: Zone, auctioneer: Auctioneer, book: JobBook, judge: Judge, jobs: Mapping[str, Job]
+    zone: Zone, auctioneer: Auctioneer, book: JobBook, admission: AdmissionControl, jobs: Mapping[str, Job]
 ) -> Iterator[str]:
     """Yield a line for each broken invariant. It sums over all node-slots: milliseconds in a large zone.
 
@@ -121,18 +121,18 @@ def broken_invariants(
     """
     yield from _room(auctioneer.market, book)
     yield from _prices(auctioneer.market)
-    yield from _jobs(zone.id, book, judge, jobs)
+    yield from _jobs(zone.id, book, admission, jobs)
     if auctioneer.welfare.planned_micros > auctioneer.prices.bound_micros:
         yield "the plans as admitted are worth more than their bound"
     if isinstance(zone.policy, NoMergingPolicy):
         # Nodes of past slots may have left: they all have the row `NODE_LEFT`.
-        taken = Counter(
+        jobs_at = Counter(
             node_slot
             for job in book.jobs.values()
             for node_slot in job.rows.items()
             if node_slot[0] >= auctioneer.market.first_slot
         )
-        for (slot, row), count in taken.items():
+        for (slot, row), count in jobs_at.items():
             if count > 1:
                 yield f"{count} jobs share slot {slot} of node row {row}"
 
@@ -160,14 +160,14 @@ def _prices(market: Market) -> Iterator[str]:
     if not (np.isfinite(market.compute_price).all() and np.isfinite(market.memory_price).all()):
         yield "a price is not finite"
     bounds = np.array([node_class.start for node_class in market.fleet.classes] + [len(market.fleet.nodes)])
-    sorted_anew = PriceOrder(bounds, market.compute_price, market.memory_price)
-    if (market.price_order.rows != sorted_anew.rows).any() or (
-        market.price_order.memory_ahead != sorted_anew.memory_ahead
+    expected = PriceOrder(bounds, market.compute_price, market.memory_price)
+    if (market.price_order.rows != expected.rows).any() or (
+        market.price_order.memory_ahead != expected.memory_ahead
     ).any():
         yield "nodes are not in the order of their prices"
 
 
-def _jobs(zone: str, book: JobBook, judge: Judge, jobs: Mapping[str, Job]) -> Iterator[str]:
+def _jobs(zone: str, book: JobBook, admission: AdmissionControl, jobs: Mapping[str, Job]) -> Iterator[str]:
     """Check that the cell's register and the zone have the same jobs, and that no job is kept long after its
     deadline."""
     for job_id, planned in book.jobs.items():
@@ -180,5 +180,5 @@ def _jobs(zone: str, book: JobBook, judge: Judge, jobs: Mapping[str, Job]) -> It
         if book.present_slot > planned.last_slot + LATE_REPORT_SLOTS:
             yield f"job {job_id} outlives its last slot, {planned.last_slot}, in slot {book.present_slot}"
     for job_id, job in jobs.items():
-        if job.zone == zone and job_id not in book.jobs and not judge.has(job_id):
+        if job.zone == zone and job_id not in book.jobs and not admission.has(job_id):
             yield f"job {job_id} is {job.state} in the cell, and missing in its zone"

@@ -1,4 +1,4 @@
-"""The auctioneer, the market and the judge of each policy of an auction zone."""
+"""The auctioneer, the market and the admission control of each policy of an auction zone."""
 
 from collections.abc import Mapping
 
@@ -29,8 +29,8 @@ from solvers.auction.mechanism.rising_prices import LearnedSteepness, RisingPric
 from solvers.auction.posted.mechanism import Posted
 from solvers.auction.posted.prices import PostedPrices
 from solvers.compiled import Floats, Ints
-from streams.policies.auction.batch_judge import BatchJudge
-from streams.policies.auction.judge import Judge, Verdicts
+from streams.policies.auction.admission import AdmissionControl, Verdicts
+from streams.policies.auction.batch_admission import BatchAdmissionControl
 from streams.policies.policy import ZoneContext
 
 
@@ -97,9 +97,11 @@ def _declared_rises(policy: PdftspPolicy) -> PriceRises | None:
     )
 
 
-def judge_of(context: ZoneContext, auctioneer: Auctioneer, calendar: Calendar, verdicts: Verdicts) -> Judge:
-    """Return the judge of a zone, which decides about bids one by one or a slot's bids together."""
+def admission_control_of(
+    context: ZoneContext, auctioneer: Auctioneer, calendar: Calendar, verdicts: Verdicts
+) -> AdmissionControl:
+    """Return the admission control of a zone: bids are decided one by one, or those of a slot together."""
     policy = context.zone.policy
     if isinstance(policy, TitanPolicy):
-        return BatchJudge(context, policy, auctioneer, calendar, verdicts)
-    return Judge(context, auctioneer, verdicts)
+        return BatchAdmissionControl(context, policy, auctioneer, calendar, verdicts)
+    return AdmissionControl(context, auctioneer, verdicts)

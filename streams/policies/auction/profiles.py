@@ -10,8 +10,8 @@ from streams.cell.profiles import Estimate, ZoneProfiles, estimated, precision_o
 from streams.cell.readings import Reading, StepSetting
 
 _OWN_MARGIN = 0.1
-"""Part by which a user's own measurements are relaxed: they count like a declaration, for which the user is
-responsible, and steps vary."""
+"""Part by which a user's own measurements are relaxed. Steps vary, and the user is responsible for these
+measurements, as for a declaration."""
 
 
 def key_of(workload: LoraWorkload, zone: Zone) -> ProfileKey:

@@ -4,13 +4,13 @@ from collections.abc import Set
 
 from schemas.auction.evidence import JobReplanned, Plan
 from schemas.facts import Facts
-from solvers.auction.market.demand import Demand, UnjudgeableError
+from solvers.auction.market.demand import Demand, UnplannableError
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.mechanism.auctioneer import Auctioneer
 from solvers.auction.mechanism.search import SEARCH_BUDGET_STEPS, Schedule
 from streams.policies.auction.book import JobBook
-from streams.policies.auction.job import NODE_SLOT_BYTES, PlannedJob, Setback
 from streams.policies.auction.offers import certificate_evidence, plan_of
+from streams.policies.auction.planned_job import NODE_SLOT_BYTES, PlannedJob, Setback
 from streams.policies.policy import ZoneContext
 
 REPLAN_STEPS_PER_EVENT = 16_000_000
@@ -48,8 +48,8 @@ class Replanner:
         begin of a slot.
 
         It checks every job with a past slot, whatever was reported: reports may stay away, but the clock
-        ticks. So each job is checked within one slot after its last one, or within `LATE_REPORT_SLOTS` if it
-        awaits a report.
+        ticks. So each job is checked within one slot after its last slot, or within `LATE_REPORT_SLOTS` if a
+        report is awaited.
         """
         lapsed = self._outlook.present_slot - 1
         for job in self._book.jobs.values():
@@ -176,7 +176,7 @@ class Replanner:
                 self._calendar.slot_s,
                 job.profiles,
             )
-        except UnjudgeableError as error:
+        except UnplannableError as error:
             return {"case": "unjudgeable", "because": error.reason, **error.facts}
         schedule = self._auctioneer.replan(
             demand, job.priced, job.density_micros, first_slot, job.last_slot, budget_steps

@@ -4,7 +4,7 @@ from schemas.facts import Facts, quoted
 from schemas.fleet import RunFailed, RunProgressed, RunReport, RunStarted
 from schemas.lora_commands import MEMORY_TOLERANCE_GIB
 from streams.policies.auction.book import JobBook
-from streams.policies.auction.job import PlannedJob
+from streams.policies.auction.planned_job import PlannedJob
 from streams.policies.auction.replanning import Replanner
 from streams.policies.auction.vendors import Vendors
 from streams.policies.orders import facts_of_failure

@@ -1,4 +1,4 @@
-"""Labour vendors of a zone: their standing quotes, the orders of its jobs, and what they deliver."""
+"""Labour vendors of a zone: their standing quotes, the orders of jobs, and their deliveries."""
 
 from dataclasses import dataclass
 from typing import get_args
@@ -21,16 +21,16 @@ from schemas.decisions import EventIgnored
 from schemas.facts import Facts, quoted
 from schemas.fleet import RunFailed
 from schemas.lora import LoraWorkload
-from solvers.auction.market.demand import UnjudgeableError
+from solvers.auction.market.demand import UnplannableError
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.market.window import VendorOption, undominated, vendor_options
 from solvers.auction.mechanism.auctioneer import Auctioneer
 from solvers.auction.mechanism.search import Schedule
 from streams.cell.states import Stateful
 from streams.policies.auction.book import JobBook
-from streams.policies.auction.job import PlannedJob
-from streams.policies.auction.order import MOST_ORDERS, VendorOrder, order_id_of
+from streams.policies.auction.planned_job import PlannedJob
 from streams.policies.auction.replanning import Replanner
+from streams.policies.auction.vendor_order import MOST_ORDERS, VendorOrder, order_id_of
 from streams.policies.orders import facts_of_failure
 from streams.policies.policy import ZoneContext
 
@@ -199,8 +199,8 @@ class Vendors(Stateful):
             self._book.refund(job, "delivery_failed", {"case": reason, **about})
 
     def _order_again(self, job: PlannedJob, before: VendorOrder) -> bool:
-        """Order from another vendor: the cheapest whose data are due before the plan begins, or else the
-        fastest, and then the work is planned again. Return whether there is one.
+        """Order from another vendor: the cheapest one with data before the plan begins. If all are later,
+        order from the fastest, and plan the work again. Return whether there is one.
 
         A job that has trained keeps its data, as its checkpoints depend on them. The provider pays the
         difference of the prices, and no more than it was paid for the job.
@@ -234,7 +234,7 @@ class Vendors(Stateful):
         """Return offers of vendors that were not tried, by delay, no dearer than the job's payment."""
         try:
             options = self.options(job.workload)
-        except UnjudgeableError:
+        except UnplannableError:
             return []
         return undominated(
             option

@@ -18,7 +18,7 @@ from schemas.fleet import (
 from schemas.jobs import JobQuoteRequested
 from schemas.lora import LoraWorkload
 from schemas.solves import SolveFinished
-from solvers.auction.market.demand import NO_PROFILES, Demand, Profiles, UnjudgeableError
+from solvers.auction.market.demand import NO_PROFILES, Demand, Profiles, UnplannableError
 from solvers.auction.market.fleet import Calendar, Fleet
 from solvers.auction.mechanism.auctioneer import Appraisal
 from solvers.auction.mechanism.mechanism import Request
@@ -26,12 +26,12 @@ from solvers.compiled import Floats, Ints
 from streams.cell.jobs import Job
 from streams.cell.live_bytes import Refusal, job_bytes
 from streams.cell.nodes import NodeChange
+from streams.policies.auction.admission import Bid, Verdicts
 from streams.policies.auction.book import JobBook
 from streams.policies.auction.invariants import broken_invariants, broken_promises
-from streams.policies.auction.job import profiles_bytes, slot_of_run
-from streams.policies.auction.judge import Bid, Verdicts
 from streams.policies.auction.offers import basis_of, certificate_of, class_prices, priced
-from streams.policies.auction.policies import auctioneer_of, judge_of, market_of, opening_of
+from streams.policies.auction.planned_job import profiles_bytes, slot_of_run
+from streams.policies.auction.policies import admission_control_of, auctioneer_of, market_of, opening_of
 from streams.policies.auction.profiles import measure, profiles_of
 from streams.policies.auction.replanning import Replanner
 from streams.policies.auction.runs import AuctionRuns
@@ -71,7 +71,7 @@ class AuctionZone:
         self.vendors = Vendors(context, self.auctioneer, self.calendar, self.book, self.replanner)
         self._runs = AuctionRuns(self.book, self.replanner, self.vendors)
         self._verdicts = Verdicts(zone, self.auctioneer, self.book, self.vendors, self.calendar)
-        self.judge = judge_of(context, self.auctioneer, self.calendar, self._verdicts)
+        self.admission = admission_control_of(context, self.auctioneer, self.calendar, self._verdicts)
         self._close_borrowed()
 
     def _close_borrowed(self) -> None:
@@ -89,13 +89,13 @@ class AuctionZone:
 
     def reconfigured(self, context: ZoneContext) -> None:
         fleet, auctioneer, book = self.fleet, self.auctioneer, self.book
-        judge, vendors = self.judge, self.vendors
+        admission, vendors = self.admission, self.vendors
         self._build(context, auctioneer.market.first_slot)
         row_of = {row: self.fleet.row_of[id] for id, row in fleet.row_of.items() if id in self.fleet.row_of}
         self.auctioneer.inherit(auctioneer)
         self.book.inherit(book, row_of)
         self.vendors.inherit(vendors)
-        self.judge.inherit(judge)
+        self.admission.inherit(admission)
 
     def free_to_leave(self, nodes: Sequence[str]) -> list[str]:
         return [node for node in nodes if not self.book.occupies(self.fleet.row_of[node])]
@@ -105,16 +105,16 @@ class AuctionZone:
         bid = Bid.of(job, self._profiles_of(task.workload, job.user))
         try:
             request = self.request(job.job_id, task, bid.profiles)
-        except UnjudgeableError as error:
+        except UnplannableError as error:
             # No scheduler could find a plan for it, so nothing is added to the bound.
             self._outcomes.add(self._verdicts.rejected(bid, error.reason, error.facts, None))
         else:
-            self.judge.bid(bid, request)
+            self.admission.bid(bid, request)
 
     def withdrawn(self, job: Job) -> None:
         planned = self.book.jobs.get(job.job_id)
         if planned is None:
-            self.judge.withdraw(job)
+            self.admission.withdraw(job)
         elif planned.started(self.auctioneer.market.first_slot):
             self._outcomes.add(EventIgnored(reason="job_already_started", facts={"job_id": job.job_id}))
         else:
@@ -123,20 +123,22 @@ class AuctionZone:
     def quote(self, request: JobQuoteRequested) -> Outcome:
         task = Task.of(request)
         profiles = self._profiles_of(task.workload, request.user)
-        found: Appraisal | UnjudgeableError
+        found: Appraisal | UnplannableError
         full: Refusal = None
         try:
             found = self.auctioneer.appraise(self.request(request.quote_id, task, profiles))
-        except UnjudgeableError as error:
+        except UnplannableError as error:
             found = error
         else:
             if found.schedule is not None:
-                full = self.judge.full(
+                full = self.admission.full(
                     request.user,
                     job_bytes(request.workload, request.terms) + profiles_bytes(profiles),
                     found.schedule,
                 )
-        return self._verdicts.quoted(request, task.workload, profiles, found, self.judge.quote_facts, full)
+        return self._verdicts.quoted(
+            request, task.workload, profiles, found, self.admission.quote_facts, full
+        )
 
     def run_changed(self, job: Job, report: RunReport) -> bool:
         planned = self.book.jobs.get(job.job_id)
@@ -221,13 +223,13 @@ class AuctionZone:
             self._outcomes.add(priced(self.zone.id, self.auctioneer, len(self.book.jobs)))
         else:
             self.replanner.replan_due()
-        self.judge.on_clock(time_s)
+        self.admission.on_clock(time_s)
 
     def solved(self, answer: SolveFinished) -> None:
-        self.judge.on_solve(answer)
+        self.admission.on_solve(answer)
 
     def broken_invariants(self) -> Iterator[str]:
-        yield from broken_invariants(self.zone, self.auctioneer, self.book, self.judge, self._jobs)
+        yield from broken_invariants(self.zone, self.auctioneer, self.book, self.admission, self._jobs)
 
     @property
     def present_slot(self) -> int:
@@ -236,7 +238,7 @@ class AuctionZone:
 
     def describe(self) -> dict[str, Any]:
         """Describe the zone. Prices are figures by class of nodes, as in `ZonePriced`."""
-        market, book, waiting = self.auctioneer.market, self.book, self.judge.describe()
+        market, book, waiting = self.auctioneer.market, self.book, self.admission.describe()
         planned = {id: job.describe(self.fleet.nodes, book.present_slot) for id, job in book.jobs.items()}
         basis = basis_of(self.auctioneer.prices.basis)
         return {
@@ -269,7 +271,7 @@ class AuctionZone:
         return {
             "auctioneer": self.auctioneer.state(),
             "jobs": self.book.state(),
-            "judge": self.judge.state(),
+            "judge": self.admission.state(),
             "quotes": self.vendors.state(),
             "time_s": self._time_s,
         }
@@ -277,7 +279,7 @@ class AuctionZone:
     def restore(self, state: dict[str, Any]) -> None:
         self.auctioneer.restore(state["auctioneer"])
         self.book.restore(state["jobs"], self._jobs)
-        self.judge.restore(state["judge"], self._jobs)
+        self.admission.restore(state["judge"], self._jobs)
         self.vendors.restore(state["quotes"])
         self._time_s = state["time_s"]
         self._close_borrowed()
@@ -291,7 +293,7 @@ class AuctionZone:
         """Return the request to the auctioneer for a task.
 
         Raises:
-            UnjudgeableError: if no plan can be searched.
+            UnplannableError: if no plan can be searched.
         """
         return Request(
             id=id,

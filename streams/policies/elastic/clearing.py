@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 
 from schemas.elastic.outcomes import ServersCleared
-from streams.policies.elastic.job import ElasticJob
+from streams.policies.elastic.elastic_job import ElasticJob
 
 
 class ClearedServers:

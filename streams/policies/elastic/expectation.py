@@ -29,8 +29,8 @@ class Expectation(NamedTuple):
     def of(
         cls, workload: ElasticWorkload, known: KnownSteps | None, assumed_running_s: float
     ) -> "Expectation":
-        """Return what is expected of a job: by measured steps of its kind, else as declared, else such that
-        it runs for `assumed_running_s` with its base demand.
+        """Return the expected speed of a job: from measured steps of its kind, or as declared. Without both,
+        the speed at which it runs for `assumed_running_s` with its base demand.
 
         Steps with a single number of GPUs show no scaling: then it is as declared.
         """
@@ -83,7 +83,7 @@ def _speeds_of(
 
 
 def _bounded(workload: ElasticWorkload, samples_per_s: float, speedup: Sequence[float]) -> float:
-    """Return a speed with which the job takes ten years at most, as a declared one."""
+    """Return a speed as if declared, at which the job takes ten years at most."""
     longest_s = MAX_RUNNING_YEARS * YEAR_S
     least = workload.work_samples / longest_s / speedup[workload.min_workers]
     return min(max(samples_per_s, least), max(_MOST_SAMPLES_PER_S, least))

@@ -10,8 +10,8 @@ from operator import attrgetter
 from schemas.elastic.outcomes import ElasticForecast
 from schemas.elastic.workload import ElasticWorkload
 from solvers.elastic.demand import Pool
+from streams.policies.elastic.elastic_job import QueueEntry
 from streams.policies.elastic.expectation import Expectation
-from streams.policies.elastic.job import QueueEntry
 from streams.policies.elastic.turns import QueueTurns
 from streams.policies.elastic.workforce import Workforce
 
@@ -84,10 +84,10 @@ def forecast(
 
     Running jobs end as expected with their present workers; their flexible workers are preempted earlier if
     needed. GPUs go to jobs with a turn, to shorter waiting jobs and to this one, each with its base demand; a
-    job that does not fit is passed over. Longer jobs whose patience ends before the start of this one precede
-    it, one per user. The forecast counts GPUs, not servers, of the pools that the job may use, without
-    servers that are held for other jobs. So it is early if room is scattered, and late if jobs before it use
-    another pool or leave the GPUs that it needs.
+    job that does not fit is passed over. Longer jobs precede it, one per user, if they get a turn before it
+    starts. The forecast counts GPUs, not servers, of the pools that the job may use, without servers that are
+    held for other jobs. So it is early if room is scattered, and late if jobs before it use another pool or
+    leave the GPUs that it needs.
     """
     as_of_s = times.next_s if workforce.time_s is None else workforce.time_s
     now_s = max(times.next_s, as_of_s)

@@ -8,7 +8,7 @@ from solvers.elastic.cluster import placing_order
 from solvers.elastic.cluster_parts import Kind
 from solvers.elastic.demand import JobDemand, Pool, WorkerGrant
 from solvers.elastic.making_room import MovableWorkers
-from streams.policies.elastic.job import ElasticJob
+from streams.policies.elastic.elastic_job import ElasticJob
 from streams.policies.elastic.workforce import Workforce
 
 
@@ -130,8 +130,8 @@ class RoundPlacement:
 
 
 class ScatteredRoom:
-    """Limits of the demands of one round by the room on single servers, since a scheme counts only the GPUs
-    of a pool: GPUs that are granted to a job that cannot use them would be idle in every round."""
+    """Limits of the demands of one round by the room on single servers. A scheme counts only the GPUs of a
+    pool; if it granted GPUs to a job that cannot use them, they would be idle in every round."""
 
     def __init__(self, workforce: Workforce, movable: Sequence[str]) -> None:
         self._cluster = workforce.cluster
@@ -165,7 +165,7 @@ class ScatteredRoom:
         return MovableWorkers(self._cluster, self._movable_jobs)
 
     def note_misfits(self, placing: RoundPlacement, waiting: Sequence[JobDemand]) -> bool:
-        """Limit the demands whose grants found no room in a trial, and return whether there are any."""
+        """Limit each demand whose grant had no room in a trial. Return whether there were any."""
         has_misfits = False
         for change in (*placing.started, *placing.grown):
             workers = max(change.workers, change.job.workers)

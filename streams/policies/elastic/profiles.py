@@ -29,7 +29,8 @@ class KnownSteps:
 
     @classmethod
     def of_speed(cls, workload: ElasticWorkload, workers: int, samples_per_s: float) -> Self:
-        """Return what the speed of a number of workers alone shows, where steps do not count."""
+        """Return the curve that follows from the speed of a number of workers alone, where measured steps do
+        not count."""
         gpus, batch = workers * workload.gpus_per_worker, workload.hyperparameters.global_batch_size
         point = StepPoint(gpus, batch / gpus, batch / samples_per_s, 0.0)
         return cls(fit_curve([point]), "measured")
@@ -65,10 +66,10 @@ class ElasticProfiles:
     def known(self, workload: ElasticWorkload, user: str) -> KnownSteps | None:
         """Return what is known of a user's job; None without anything.
 
-        Measured steps count first: those with its dataset, else those with any. In each configuration, the
-        user's own runs count before those of others. Without any, offline profiles count in the same order,
-        unless the job declares its speed: whoever may publish profiles cannot correct a user. Steps on other
-        GPUs than the reference one count only if it has none.
+        Measured steps count first: steps with its dataset, or, without any, steps with any dataset. In each
+        configuration, the user's own runs count before those of others. Without any, offline profiles count
+        in the same order, unless the job declares its speed: whoever may publish profiles cannot correct a
+        user. Steps on other GPUs than the reference one count only if it has none.
         """
         for readings, source in self._readings(workload, user):
             of_reference = {at: each for at, each in readings.items() if at.gpu_type == self._reference}

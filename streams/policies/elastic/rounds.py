@@ -11,7 +11,7 @@ from schemas.elastic.workload import MAX_WORKERS, ElasticWorkload
 from schemas.facts import NO_FACTS, Fact, Facts
 from solvers.elastic.cluster import Cluster
 from solvers.elastic.demand import POOLS, JobDemand, Pool, Scheme, WorkerGrant
-from streams.policies.elastic.job import ElasticJob
+from streams.policies.elastic.elastic_job import ElasticJob
 from streams.policies.elastic.placing import RoundPlacement, ScatteredRoom
 from streams.policies.elastic.profiles import KnownSteps
 from streams.policies.elastic.sizes import ServerSizes
@@ -92,8 +92,8 @@ class Rounds:
             self._apply(placing)
 
     def _preempt_for_rivals(self) -> None:
-        """Return jobs to the queue that started by a speed that they do not reach, if a shorter job of
-        measured speed, or one with a turn, can start in their place and not besides them."""
+        """Return jobs to the queue that do not reach the speed assumed at their start. This needs another job
+        that can start only in their place: a shorter job of measured speed, or a job with a turn."""
         workforce = self._workforce
         refuted = [job for job in workforce.jobs.values() if job.gives_way]
         if not (refuted and self._scheme.gives_turns):

@@ -1,4 +1,4 @@
-"""The schemes of allocation, and the choices of servers to return, by setting."""
+"""Schemes of allocation, and functions that choose the servers to return, by setting."""
 
 from collections.abc import Callable, Mapping
 

@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import Any
 
 from streams.cell.states import Stateful
-from streams.policies.elastic.job import ElasticJob
+from streams.policies.elastic.elastic_job import ElasticJob
 from streams.policies.elastic.workforce import Workforce
 
 MOST_TURNS = 4
@@ -21,9 +21,9 @@ MOST_TURNS = 4
 class Turn:
     """Priority of a job over all jobs without a turn, until it starts.
 
-    If there is no room, servers are held for it, which should have room at `by_s`. Before that, jobs that are
-    over by then may start on them, and no jobs after that. So the servers become idle in the end, however
-    long jobs run beyond their declarations.
+    If there is no room, servers are held for it, which should have room at `by_s`. Before that time, only
+    jobs that are over by then may start on them. So the servers become idle in the end, however long jobs run
+    beyond their declarations.
     """
 
     job_id: str
@@ -41,19 +41,19 @@ class QueueTurns(Stateful):
 
     A job that has waited for `patience_s` can be given a turn. Servers are held for it until the declared
     ends of their jobs, and other jobs that are over before may use them (backfilling with reservations, Lifka
-    1995). Another turn is given only while no present turn is to be over within `patience_s`: a job that
-    waits a month for servers must not block the turns of others, and shortest first should remain the rule.
+    1995). Another turn is given only while no present turn is to be over within `patience_s`. So a job that
+    waits a month for servers does not block the turns of others, and shortest first remains the rule.
 
     For any stream of jobs, each waiting job starts if its servers stay. Let no job run for longer than R or
     declare more than D, and let k be the least number with 2^k patience_s >= R.
 
     - The first turn starts its job within T = (k + 1) max(D, R) + 2^(k + 1) patience_s. Its servers are
-      promised by `by_s`, at most max(D, R) after their choice: jobs there are over by then as declared, or
-      are late and count as needing as long again as they are late, which is less than R. From `by_s` to
+      promised by `by_s`, at most max(D, R) after their choice. By then, jobs there are over as declared, or
+      they are late. A late job counts as needing its delay once more, which is less than R. From `by_s` to
       `review_s` no job starts there, so once these are R apart, all held servers become idle. They are
       patience_s apart at first, and twice as far after each review, so k reviews suffice.
-    - A turn behind n others, at most MOST_TURNS - 1, starts its job within (n + 1) T: the jobs of those
-      turns are among the jobs on its servers, and no later turn may use these after `by_s`.
+    - A turn behind n others, at most MOST_TURNS - 1, starts its job within (n + 1) T. The jobs of the other
+      turns are among the jobs on its servers, and no later turn may use these servers after `by_s`.
     - Before a job with a claim, each user with an older claim is given one turn; see `_claim_s`.
     """
 
@@ -123,7 +123,8 @@ class QueueTurns(Stateful):
             turn.held = tuple(server for server in turn.held if server not in servers)
 
     def barred(self, turn: Turn) -> list[str]:
-        """Return the servers held for earlier turns on which the job of a turn would not be over in time."""
+        """Return the servers that are held for earlier turns and on which this turn's job would not be over
+        in time."""
         job, barred = self._workforce.jobs[turn.job_id], dict[str, None]()
         for earlier in self._before(turn):
             if not self.is_over_by(job, earlier.by_s):
@@ -139,9 +140,9 @@ class QueueTurns(Stateful):
         turns have room after the jobs of those turns, so a job that needs many servers follows turns that
         hold some of them, and not all later turns.
 
-        Once chosen, servers are given up only for others that have room no later than promised, or if they
-        are late by `patience_s`, and by twice as much each time: if servers were given up early again and
-        again while jobs run longer than declared, none would become idle.
+        Chosen servers are given up only for others that have room no later than promised, or if they are late
+        by `patience_s`; this delay doubles each time. Otherwise, while jobs run longer than declared, servers
+        would be given up too early again and again, and none would become idle.
         """
         job, now_s, cluster = self._workforce.jobs[turn.job_id], self._now_s, self._workforce.cluster
         places = sorted(self._places(job, self._reserved(turn)))[: job.workload.min_workers]

@@ -13,7 +13,7 @@ from schemas.fleet import RunProgressed, RunReport
 from solvers.elastic.cluster import Cluster
 from solvers.elastic.demand import WorkerGrant
 from solvers.elastic.making_room import leave
-from streams.policies.elastic.job import ElasticJob, QueueEntry
+from streams.policies.elastic.elastic_job import ElasticJob, QueueEntry
 from streams.policies.elastic.profiles import ElasticProfiles, KnownSteps, kind_of
 from streams.policies.elastic.sizes import LeastDemand
 from streams.policies.gang.gangs import Cause, Why
@@ -314,7 +314,7 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
             self._measure(job, report)
 
     def _measure(self, job: ElasticJob, report: RunProgressed) -> None:
-        """Correct what is expected of a job by a report of its progress."""
+        """Correct the expected speed of a job by a report of its progress."""
         steps, workload = report.measured, job.workload
         measured_per_s = self._by_progress(job, report) if steps is None else steps.samples_per_s
         if measured_per_s is None:

@@ -17,10 +17,10 @@ from solvers.elastic.lent import hosted_job, lent_by
 from streams.cell.jobs import Job
 from streams.cell.nodes import NodeChange
 from streams.policies.elastic.clearing import ClearedServers
+from streams.policies.elastic.elastic_job import ElasticJob, QueueEntry
 from streams.policies.elastic.expectation import Expectation
 from streams.policies.elastic.forecast import RoundTimes, forecast
 from streams.policies.elastic.invariants import broken_invariants
-from streams.policies.elastic.job import ElasticJob, QueueEntry
 from streams.policies.elastic.profiles import ElasticProfiles
 from streams.policies.elastic.rounds import Rounds
 from streams.policies.elastic.schemes import choice_of, scheme_of
@@ -222,16 +222,16 @@ class ElasticZone(GangZone[ElasticJob, ResizeReason]):
     def _evict(self) -> None:
         """Clear the servers that are to leave. For servers that are not due, no job is preempted."""
         affected: dict[str, list[str]] = {}
-        wanted, cluster = self._leaving, self._workforce.cluster
-        for node in wanted:
+        leaving, cluster = self._leaving, self._workforce.cluster
+        for node in leaving:
             for job in self._workforce.jobs_on(node):
                 if node in job.members:
                     affected.setdefault(job.job.job_id, []).append(node)
-        cleared = ClearedServers(self._zone.id, wanted)
+        cleared = ClearedServers(self._zone.id, leaving)
         losses: list[tuple[ElasticJob, Why[ResizeReason]]] = []
         for job_id, nodes in affected.items():
             job = self._workforce.jobs[job_id]
-            due, hosted = [node for node in nodes if wanted[node] is not None], hosted_job(cluster, job_id)
+            due, hosted = [node for node in nodes if leaving[node] is not None], hosted_job(cluster, job_id)
             if due and hosted.is_preempted_without(nodes):
                 nodes = due  # the others are not due
             is_preempted = hosted.is_preempted_without(nodes)
@@ -240,14 +240,14 @@ class ElasticZone(GangZone[ElasticJob, ResizeReason]):
             if not is_preempted:
                 self._workforce.vacate(job, nodes)
             cleared.note(job, () if is_preempted else self._workforce.placed(job))
-            dues_s = [due_s for node in nodes if (due_s := wanted[node]) is not None]
+            dues_s = [due_s for node in nodes if (due_s := leaving[node]) is not None]
             reason: ResizeReason = "preempted" if is_preempted else "servers_reclaimed"
             why = Why(reason, {"servers": tuple(nodes)}, min(dues_s, default=None))
             losses.append((job, why))
         if not losses:
             return
-        lodgers = {job for server in cluster.servers("loaned") for job in cluster.server(server).jobs}
-        self._outcomes.add(cleared.outcome(spared_jobs=len(lodgers - affected.keys())))
+        borrowing = {job for server in cluster.servers("loaned") for job in cluster.server(server).jobs}
+        self._outcomes.add(cleared.outcome(spared_jobs=len(borrowing - affected.keys())))
         for job, why in losses:
             if why.reason == "preempted":
                 self._workforce.return_to_queue(job, why)

@@ -1,17 +1,17 @@
 """Claims of waiting jobs on the ranks of others, so that no user holds devices forever.
 
 A job has a claim once it has waited for `patience_s` per user whose jobs it preempts. If its user has no
-ranks, it may preempt the jobs of any user; otherwise, only those of users who have at least as many ranks as
-its own user would then have. So users with equal shares do not preempt each other, and a user without ranks
-gets a turn for any number of ranks. Jobs may be preempted once they have had their ranks for `patience_s`.
-Claims are served in the turns of the users, one at a time, and no job begins before the first claim, since
-the claim would have to wait for it.
+ranks, it may preempt the jobs of any user; otherwise, only jobs of users who have at least the number of
+ranks that its own user would then have. So users with equal shares do not preempt each other, and a user
+without ranks gets a turn for any number of ranks. Jobs may be preempted once they have had their ranks for
+`patience_s`. Claims are served in the turns of the users, one at a time, and no job begins before the first
+claim, since the claim would have to wait for it.
 
-So while nodes stay unchanged, the first job of a user without ranks begins within 2 n (`patience_s` + c) if
-it fits on the open nodes, where n users have jobs, and c is the longest time in which released ranks end,
-plus two ticks of the clock. After n `patience_s` it has a claim, whichever users have the devices. From then
-on each other user precedes it at most once, since that is the user's turn. Each claim waits for at most
-`patience_s` until its jobs may be preempted, and for c until their ranks have ended.
+Let n be the number of users with jobs, and c the longest time in which released ranks end, plus two ticks of
+the clock. While nodes stay unchanged, the first job of a user without ranks then begins within 2 n
+(`patience_s` + c), if it fits on the open nodes. After n `patience_s` it has a claim, whichever users have
+the devices. From then on each other user precedes it at most once, since that is the user's turn. Each claim
+waits for at most `patience_s` until its jobs may be preempted, and for c until their ranks have ended.
 """
 
 import math
@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from streams.policies.experts.job import MoeJob
+from streams.policies.experts.moe_job import MoeJob
 from streams.policies.gang.turns import UserTurns
 from streams.policies.gpus import Gpus
 
@@ -82,7 +82,7 @@ class Holdings:
         return None
 
     def holds_up(self, job: MoeJob) -> bool:
-        """Return whether no job may begin before one that has been passed too often: the devices for it are
+        """Return whether no other job may begin before a job that has been passed too often. Its devices are
         held by jobs that may be preempted, or by jobs that have just begun and may be over soon."""
         others = (
             self._devices[other.job_id]

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from streams.policies.experts.job import MoeJob
-from streams.policies.experts.ranks import Ranks
+from streams.policies.experts.moe_job import MoeJob
+from streams.policies.experts.rank_allocation import Ranks
 
 
 def broken_invariants(ranks: Ranks) -> Iterator[str]:

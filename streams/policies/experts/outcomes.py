@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from schemas.experts.commands import ExpertsPlaced, RankMember, RanksAssigned
 from schemas.experts.outcomes import LayerPlaced, PlacementDecided, PlacementReason
-from streams.policies.experts.job import MoeJob
+from streams.policies.experts.moe_job import MoeJob
 
 
 def members_of(job: MoeJob) -> tuple[RankMember, ...]:

@@ -9,10 +9,10 @@ from schemas.experts.settings import ExpertsPolicy
 from schemas.experts.workload import MoeServeWorkload
 from schemas.facts import Facts
 from streams.cell.outcomes import OutcomeSink
-from streams.policies.experts.job import MoeJob
+from streams.policies.experts.moe_job import MoeJob
 from streams.policies.experts.outcomes import decided, placed
 from streams.policies.experts.popularity import Popularity, rule_of, state_bytes, unusable
-from streams.policies.experts.ranks import Ranks
+from streams.policies.experts.rank_allocation import Ranks
 
 
 class ExpertRouting:

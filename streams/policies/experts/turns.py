@@ -1,15 +1,15 @@
 """The order in which jobs get ranks: users take turns, each with its jobs in the order of their submission.
 
-A job for which others are preempted is the first (see claims.py), then jobs that have lost their ranks. A
-job that needs more devices than are idle may be passed by smaller jobs of other users, but only `MOST_PASSED`
-times: then no job begins before it, unless waiting for it would be useless.
+A job for which others are preempted is the first (see claims.py), then jobs that have lost their ranks. A job
+that needs more devices than are idle may be passed by smaller jobs of other users, but only `MOST_PASSED`
+times. Then no other job begins before it, unless waiting for it would be useless.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 
-from streams.policies.experts.job import MoeJob
+from streams.policies.experts.moe_job import MoeJob
 from streams.policies.gang.turns import UserTurns
 
 MOST_PASSED = 8

@@ -18,10 +18,8 @@ _TARIFF = Tariff(name="none", micros_per_kwh=(0,) * HOURS_PER_DAY)
 
 
 def story() -> Iterator[Event]:
-    """Yield the events of a cell in which a service's experts are placed, and placed again after a shift of
-    popularity.
-
-    If the compiled code can be cached on disk, later calls take under a second.
+    """Yield the events of a cell that places the experts of a service, and places them again after their
+    popularity has changed. If the compiled code is cached on disk, later calls take under a second.
     """
     gpu = GpuType(name="gpu", samples_per_s=1.0, memory_gib=1.0, gpus=_DEVICES)
     zone = Zone(

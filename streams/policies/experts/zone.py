@@ -11,9 +11,9 @@ from schemas.experts.workload import MoeTrainWorkload
 from schemas.fleet import RunReport
 from streams.cell.jobs import Job
 from streams.policies.experts.invariants import broken_invariants
-from streams.policies.experts.job import MoeJob
+from streams.policies.experts.moe_job import MoeJob
 from streams.policies.experts.profiles import ExpertsProfiles
-from streams.policies.experts.ranks import Ranks
+from streams.policies.experts.rank_allocation import Ranks
 from streams.policies.experts.routing import ExpertRouting
 from streams.policies.gang.gangs import Why
 from streams.policies.gang.rigid import RigidZone

@@ -1,6 +1,7 @@
 """The gangs of a zone: the effects of reports, lost nodes and silence, and the ends of jobs.
 
-A policy decides on which nodes a job has how many processes. Everything after that is common to all policies.
+A policy decides the nodes of a job and its number of processes on each. All that follows is common to all
+policies.
 """
 
 import math
@@ -103,7 +104,7 @@ class Gangs(ABC, Generic[G, R]):
         return True
 
     def refuse(self, job: G, failed: RunFailed) -> None:
-        """Apply the refusal of a node to begin a run of a job."""
+        """Apply a node's refusal to begin a run of a job."""
         self.report(job, failed, backs_off=True)
 
     def give_up_silent(self) -> None:
@@ -133,8 +134,8 @@ class Gangs(ABC, Generic[G, R]):
         and has no processes left, is over."""
 
     def lose_node(self, change: NodeChange) -> None:
-        """End the runs of a node that is down or has restarted, except those that it continues. It is ordered
-        to end them all the same: a node that was only silent ends them when it is back."""
+        """End the runs of a node that is down or has restarted, except those that it continues. The node is
+        nevertheless ordered to end them: if it was only silent, it ends them when it is back."""
         node, facts = change.node, {"node": change.node, "status": change.status}
         for job in self.jobs_on(node):
             members, runs = self._placement(job)
@@ -179,7 +180,7 @@ class Gangs(ABC, Generic[G, R]):
                 yield f"job {id} waits for its leader with {list(job.done)} of {list(job.members)} done"
 
     def _placement(self, job: G) -> tuple[Collection[str], Sequence[str]]:
-        """Return the nodes of a job's processes, and the ids of the runs that they are."""
+        """Return the nodes of a job's processes, and the ids of the runs of these processes."""
         return job.members, (job.run_id,)
 
     def _bytes_of(self, job: G) -> int:
@@ -196,7 +197,7 @@ class Gangs(ABC, Generic[G, R]):
         return Why(cast(R, cause), facts)
 
     def _quiet_after_start_s(self, job: G) -> float:  # noqa: ARG002
-        """Return for how long a run may report nothing after its start, besides the timeout."""
+        """Return the time after its start in which a run may be silent, in addition to the timeout (s)."""
         return 0.0
 
     def _begin_generation(
@@ -205,7 +206,7 @@ class Gangs(ABC, Generic[G, R]):
         """Give a job the processes of a new generation, the first of which leads it.
 
         Args:
-            quiet_s: for how long it may report nothing, besides the timeout.
+            quiet_s: time in which it may be silent, in addition to the timeout.
         """
         job.generation, job.members, job.leader = generation, dict(members), next(iter(members))
         job.mark_seen(self.orders.elapsed_s, quiet_s)
@@ -219,7 +220,7 @@ class Gangs(ABC, Generic[G, R]):
         job.progress(samples_done)
 
     def _release_job(self, job: G) -> None:
-        """Release all that a job has except its processes, which end or have ended. Its members are still
+        """Release all resources of a job except its processes, which end or have ended. Its members are still
         set."""
 
     def _release_node(self, job: G, node: str) -> None:

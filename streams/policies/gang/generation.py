@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from schemas.fleet import RunReport
-from streams.policies.gang.job import GangJob
+from streams.policies.gang.gang_job import GangJob
 
 
 def generation_of(run_id: str) -> int | None:

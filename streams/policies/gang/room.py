@@ -3,7 +3,7 @@
 from collections import Counter
 
 from streams.cell.live_bytes import LiveBytes, Refusal
-from streams.policies.gang.job import GangJob
+from streams.policies.gang.gang_job import GangJob
 
 
 class JobsRoom:

@@ -10,12 +10,12 @@ from schemas.merging.outcomes import MergeForecast, PlanDecided, TaskChangeReaso
 from schemas.merging.problems import MergeSolution, Share
 from schemas.solves import SolveFinished
 from streams.cell.outcomes import OutcomeSink
-from streams.policies.merging.job import JobMerge, TuningJob
 from streams.policies.merging.kind_of_jobs import KindOfJobs
 from streams.policies.merging.knowledge import Knowledge, TransferForecast
 from streams.policies.merging.library import LibraryAdapter
 from streams.policies.merging.questions import Questions
 from streams.policies.merging.tasks import Tasks
+from streams.policies.merging.tuning_job import JobMerge, TuningJob
 from streams.policies.merging.tuning_task import TuningTask
 from streams.policies.merging.waiting_pairs import is_joint, pair_of
 

@@ -29,11 +29,11 @@ def broken_invariants(tasks: Tasks) -> Iterator[str]:
             yield f"job {job.job_id} does not share, and is merged"
     unprofiled = [job.job_id for job in tasks.jobs.values() if job.stage != "ready"]
     if [job.job_id for job in tasks.unprofiled()] != unprofiled:
-        yield f"jobs {unprofiled} have no profile yet, and others are counted as such"
+        yield f"the list of jobs without a profile differs from {unprofiled}"
     if tasks.waiting != sum(job.task is None for job in tasks.jobs.values()):
-        yield f"{tasks.waiting} jobs are counted as waiting, and others have no task"
+        yield f"the number of waiting jobs, {tasks.waiting}, is not the number of jobs without a task"
     for node, count in used.items():
         if count > tasks.gpus.nodes.get(node, 0):
-            yield f"node {node} has {tasks.gpus.nodes.get(node, 0)} GPUs, and {count} are held"
+            yield f"node {node} has {tasks.gpus.nodes.get(node, 0)} GPUs, but {count} are held"
     if used.total() != tasks.gpus.used:
-        yield f"{tasks.gpus.used} GPUs are held, and tasks and profile runs have {used.total()}"
+        yield f"{tasks.gpus.used} GPUs are counted as held, but tasks and profile runs hold {used.total()}"

@@ -28,8 +28,8 @@ from schemas.merging.settings import (
 from schemas.merging.workload import TuningWorkload
 from solvers.merging.transferability import Task2Feat, Task2Vec, Transferability
 from streams.cell.states import Stateful
-from streams.policies.merging.job import TuningJob
 from streams.policies.merging.kind_of_jobs import KindOfJobs, fault_of, kind_key
+from streams.policies.merging.tuning_job import TuningJob
 
 TRANSFERABILITY: Mapping[TransferabilityName, Callable[[], Transferability]] = {
     "task2vec": Task2Vec,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from schemas.merging.settings import LIBRARY_KEPT
 from streams.cell.states import Stateful
-from streams.policies.merging.job import TuningJob
+from streams.policies.merging.tuning_job import TuningJob
 
 
 @dataclass

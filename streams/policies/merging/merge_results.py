@@ -7,14 +7,14 @@ from schemas.merging.estimates import PastMerge
 from schemas.merging.outcomes import MergeEvaluated
 from schemas.merging.reports import TaskEvaluated
 from schemas.merging.workload import LEAST_ACCURACY
-from streams.policies.merging.job import JobMerge, TuningJob
 from streams.policies.merging.kind_of_jobs import KindOfJobs
+from streams.policies.merging.tuning_job import JobMerge, TuningJob
 from streams.policies.merging.tuning_task import TuningTask
 
 MergeEnd = Literal["finished", "undone", "ended_early"]
 
 _LEAST_GAIN, _MOST_GAIN = -0.999, 999.0
-"""Limits of a gain: beyond them, one of both accuracies is almost 0, and their quotient is meaningless."""
+"""Limits of a gain. Beyond them, one of the two accuracies is almost 0, so their quotient is meaningless."""
 
 
 def note_evaluation(job: TuningJob, kind: KindOfJobs, task: TuningTask, report: TaskEvaluated) -> bool:
@@ -47,8 +47,8 @@ def fault_of_merge(
 
     The receiver of a temporal merge is evaluated twice: with the donor's weights, while its donor trains; and
     in its own epochs. It gains if its accuracy in these epochs exceeds that before the merge. In its own
-    epochs, and in a spatial merge, a job must also exceed the accuracy of its kind alone after as many
-    epochs. Otherwise it will not be done sooner, and may never meet its target.
+    epochs, and in a spatial merge, a job must also exceed the accuracy that its kind has alone after the same
+    number of epochs. Otherwise it will not be done sooner, and may never meet its target.
     """
     merge = job.merge
     if merge is None or merge.is_donor or merge.best_accuracy is None or report.epochs < task.watched_epochs:
@@ -98,8 +98,8 @@ def merge_result(
 ) -> tuple[MergeEvaluated, PastMerge]:
     """Return the result of a job's merge, as a decision and as a record to keep.
 
-    A job without an accuracy target has gained if it is as good as jobs of its kind alone after fewer
-    iterations than those.
+    A job without an accuracy target has gained if it reaches the accuracy of jobs of its kind alone in fewer
+    iterations.
 
     Args:
         step_s: time of a step of the job on one GPU.
@@ -114,7 +114,8 @@ def merge_result(
     target, needed = job.workload.target.accuracy, job.iterations
     met = reason == "finished" and job.iterations > 0 and (target is None or (best or 0.0) >= target)
     if target is None and kind.finished_accuracies:
-        # All of its iterations are done in any case: they are worth those by which it was as good as alone.
+        # It does all of its iterations in any case. They count as the iterations after which it was as good
+        # as alone.
         target = max(kind.finished_accuracy, LEAST_ACCURACY)
         met = met and merge.equalled_iterations is not None
         needed = merge.equalled_iterations or job.iterations

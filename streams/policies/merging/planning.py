@@ -22,10 +22,9 @@ from streams.policies.policy import ZoneContext
 
 _ESTIMATE_LIMIT_S = 30.0
 _FEW_WAIT = 4
-"""Divisor of the GPUs: while no more jobs wait than the quotient, a plan is requested before the next
-interval."""
+"""GPUs per waiting job from which on a plan is requested before the next interval."""
 _LOST_AFTER_INTERVALS = 2
-"""Intervals, besides its time limit, after which a missing answer counts as lost."""
+"""Intervals after the time limit of a request, after which its missing answer counts as lost."""
 
 
 @dataclass(init=False, eq=False)

@@ -9,7 +9,7 @@ from schemas.merging.outcomes import TaskChangeReason
 from schemas.merging.settings import STAGES_PER_PIPELINE, MergingPolicy
 from streams.policies.gang.gangs import Gangs, Why
 from streams.policies.gpus import Gpus
-from streams.policies.merging.job import TuningJob
+from streams.policies.merging.tuning_job import TuningJob
 from streams.policies.policy import ZoneContext
 
 _SHARE_DIVISOR = 4

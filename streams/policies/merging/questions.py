@@ -11,11 +11,11 @@ from schemas.merging.problems import (
     TransferPair,
     Unit,
 )
-from streams.policies.merging.job import TuningJob
 from streams.policies.merging.knowledge import Knowledge
 from streams.policies.merging.step_tables import KindSteps, step_tables
 from streams.policies.merging.tasks import Tasks
 from streams.policies.merging.trials import MergeTrial, trials_of_plan
+from streams.policies.merging.tuning_job import TuningJob
 from streams.policies.merging.tuning_task import TuningTask
 from streams.policies.merging.waiting_pairs import is_joint, pair_of
 

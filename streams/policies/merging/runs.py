@@ -13,8 +13,7 @@ from streams.policies.gang.gangs import Why
 from streams.policies.gang.generation import generation_of
 from streams.policies.gang.turns import UserTurns
 from streams.policies.gpus import Gpus
-from streams.policies.merging.forecasts import Forecasts
-from streams.policies.merging.job import TuningJob
+from streams.policies.merging.duration_forecasts import Forecasts
 from streams.policies.merging.knowledge import Knowledge
 from streams.policies.merging.merge_results import (
     MergeEnd,
@@ -25,6 +24,7 @@ from streams.policies.merging.merge_results import (
 )
 from streams.policies.merging.speeds import Speeds
 from streams.policies.merging.tasks import Tasks
+from streams.policies.merging.tuning_job import TuningJob
 from streams.policies.orders import facts_of_failure
 from streams.policies.policy import ZoneContext
 

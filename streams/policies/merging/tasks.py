@@ -19,10 +19,10 @@ from schemas.merging.commands import (
 from schemas.merging.outcomes import MergeForecast, TaskChanged, TaskChangeReason
 from streams.policies.gang.gangs import Cause, Why
 from streams.policies.gpus import Gpus
-from streams.policies.merging.forecasts import Forecasts
-from streams.policies.merging.job import TuningJob
+from streams.policies.merging.duration_forecasts import Forecasts
 from streams.policies.merging.library import Library
 from streams.policies.merging.profile_runs import ProfileRuns, release_reason
+from streams.policies.merging.tuning_job import TuningJob
 from streams.policies.merging.tuning_task import TuningTask
 from streams.policies.merging.waiting_pairs import keep
 from streams.policies.orders import facts_of_failure

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from streams.policies.merging.job import TuningJob
 from streams.policies.merging.knowledge import Knowledge, Pair
 from streams.policies.merging.tasks import Tasks
+from streams.policies.merging.tuning_job import TuningJob
 
 Part = Literal["none", "donor", "any"]
 

@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from streams.policies.merging.job import TuningJob
+from streams.policies.merging.tuning_job import TuningJob
 
 Pair = tuple[TuningJob, TuningJob]
 

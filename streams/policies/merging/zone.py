@@ -15,11 +15,11 @@ from streams.cell.states import from_state, state_of
 from streams.policies.gang.gpu_zone import GpuZone
 from streams.policies.gpus import Gpus
 from streams.policies.merging.invariants import broken_invariants
-from streams.policies.merging.job import TuningJob
 from streams.policies.merging.knowledge import Knowledge
 from streams.policies.merging.planning import Planning
 from streams.policies.merging.questions import Questions
 from streams.policies.merging.runs import MergingRuns
+from streams.policies.merging.tuning_job import TuningJob
 from streams.policies.merging.tuning_task import TuningTask
 from streams.policies.policy import BrokenPromise, ZoneContext
 

@@ -43,8 +43,8 @@ def send(connection: AIOKafkaConnection, request: Any, expect_response: bool = T
     """Send a request, as `AIOKafkaConnection.send`; treat an error of uvloop as a broken connection.
 
     asyncio's own loop drops data written to a closed transport; uvloop raises RuntimeError. This ends
-    aiokafka's metadata task, and all that waits for that task waits forever: a worker whose broker fails at
-    such a moment would continue to decide, but never again commit or send a heartbeat.
+    aiokafka's metadata task, and its waiting callers then wait forever. If the broker failed at such a
+    moment, a worker would continue to decide, but would never again commit or send a heartbeat.
 
     Raises:
         KafkaConnectionError: the connection is closed, or breaks with this.
@@ -59,7 +59,7 @@ def send(connection: AIOKafkaConnection, request: Any, expect_response: bool = T
 
 
 @dataclass
-class _Run:
+class _ContiguousRange:
     """A range of a partition that was read without a jump."""
 
     from_offset: int
@@ -79,13 +79,13 @@ class ContiguousRecords(PartitionRecords):  # type: ignore[misc]
     offset) begins a new range.
     """
 
-    _runs: dict[Any, _Run] = {}  # noqa: RUF012 -- for the only consumer of the process, and used by its thread alone
+    _runs: dict[Any, _ContiguousRange] = {}  # noqa: RUF012 -- for the only consumer of the process, and used by its thread alone
 
     def __init__(self, tp: Any, records: Any, aborted: Any, fetch_offset: int, *others: Any) -> None:
         super().__init__(tp, records, aborted, fetch_offset, *others)
         run = self._runs.get(tp)
         if run is None or run.next_offset != fetch_offset:
-            run = self._runs[tp] = _Run(fetch_offset, fetch_offset)
+            run = self._runs[tp] = _ContiguousRange(fetch_offset, fetch_offset)
         self._run = run
 
     def __next__(self) -> Any:

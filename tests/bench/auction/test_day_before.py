@@ -31,10 +31,10 @@ def jobs_of(setting: PaperSetting, seed: int) -> list[int]:
 @pytest.mark.parametrize("seed", range(20))
 def test_real_arrivals_directly_precede_the_day(trace, seed):
     setting = replace(TINY, trace=TraceArrivals(trace, RUN))
-    judged = jobs_of(setting, seed)
+    decided = jobs_of(setting, seed)
     before = jobs_of(*day_before(setting, seed))
-    assert judged == list(range(judged[0], judged[0] + RUN))
-    assert before == list(range(judged[0] - RUN, judged[0]))
+    assert decided == list(range(decided[0], decided[0] + RUN))
+    assert before == list(range(decided[0] - RUN, decided[0]))
 
 
 def test_trace_of_two_days_gives_two_halves(trace):

@@ -22,7 +22,7 @@ from bench.auction.scope import (
 from bench.auction.trials import AuctionTrial
 from bench.figures import Conditions, Measurement, Table
 from bench.goals import goals
-from bench.report import report, write_artefacts
+from bench.output import report, write_artefacts
 from bench.suite import SuiteRun
 from tests.bench.auction.rows import TINY, no_runs
 

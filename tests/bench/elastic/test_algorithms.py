@@ -3,7 +3,7 @@
 import pytest
 
 from bench.elastic.algorithms import measure_allocation
-from bench.elastic.instances import BusyCell, knapsack_groups, lent_servers
+from bench.elastic.random_instances import BusyCell, knapsack_groups, lent_servers
 from schemas.elastic.outcomes import JobResized
 from solvers.elastic.lent import lent_by
 

@@ -11,7 +11,7 @@ from bench.elastic.simulated import ElasticSetting
 from bench.elastic.table_3_5 import LABELS, PRINTED, trials_by_row
 from bench.figures import Conditions
 from bench.goals import goals, missed
-from bench.report import report, write_artefacts
+from bench.output import report, write_artefacts
 from bench.suite import SuiteRun
 
 TINY = ElasticSetting(seed=1, factor=0.02, first_day=4.0, days=0.05)

@@ -6,7 +6,7 @@ import pytest
 
 from bench.merging.curves import CurveSetting
 from bench.merging.measured import WorkloadJob
-from bench.merging.trial import MEASURED_GPUS, draw
+from bench.merging.merging_trial import MEASURED_GPUS, draw
 
 MEASURED = [
     WorkloadJob(f"job-{n}", 10.0 * n + 5.0, "red" if n % 4 else "blue", 1, 8, CurveSetting("1e-4", 1), 0.8)
@@ -39,5 +39,5 @@ def test_seed_determines_drawn_jobs():
 
 
 def test_a_mix_is_not_drawn_from_one_job():
-    with pytest.raises(ValueError, match="two jobs at least"):
+    with pytest.raises(ValueError, match="at least two measured jobs"):
         draw(MEASURED[:1], 32, 10, 1.0, seed=0)

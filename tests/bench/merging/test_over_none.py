@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from bench.goals import goals
+from bench.merging.merging_trial import HALVES, MergingSetting, MergingTrial, in_half
 from bench.merging.parts import full, over_none, quick
 from bench.merging.simulated import MergingRunOutcome, SimulatedJob, run
-from bench.merging.trial import HALVES, MergingSetting, MergingTrial, in_half
 from tests.support.profiles import SHARED, settings_of
 
 measured = pytest.mark.skipif(not SHARED.exists(), reason="the measured profiles are not here")

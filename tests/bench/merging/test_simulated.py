@@ -9,10 +9,10 @@ from rich.console import Console
 from bench.figures import Conditions
 from bench.goals import goals
 from bench.merging.measured_truth import is_known, past_merges
+from bench.merging.merging_trial import MergingTrial, rival
 from bench.merging.parts import PUBLISHED_S, SCHEMES, SIMULATED, SUITE, all_rivals, full, quick, scope_of
 from bench.merging.simulated import run
-from bench.merging.trial import MergingTrial, rival
-from bench.report import report, write_artefacts
+from bench.output import report, write_artefacts
 from bench.runs import Runs
 from bench.suite import SuiteRun
 from infra.errors import CommandError

@@ -3,7 +3,7 @@
 import pytest
 
 from bench.goals import GATES
-from bench.merging.estimators import SPLITS
+from bench.merging.forecast_gains import SPLITS
 from bench.merging.train_pairs import BACKBONES, RECORDS
 from bench.merging.trained import read_trained
 from bench.merging.trained_estimates import TrainedTasks, compare_on_trained

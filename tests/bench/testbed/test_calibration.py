@@ -12,7 +12,7 @@ from bench.testbed.results import results_of
 from bench.testbed.tuning_times import TuningConstants
 from bench.testbed.tuning_truth import ObservedTruth
 from bench.testbed.worker_times import ObservedWorkers, WorkerSpeeds
-from infra.simulation.elastic.workers import WorkerPauses
+from infra.simulation.elastic.virtual_workers import WorkerPauses
 from infra.simulation.lora.slots import VirtualSlots
 from infra.simulation.merging.truth import SyntheticTruth
 from infra.simulation.merging.tuner import VirtualTuner

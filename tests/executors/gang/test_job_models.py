@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from executors.elastic.rank import load_model as load_elastic
-from executors.gang.models import ModelError, model_directory, named_as_in_job
+from executors.gang.job_models import ModelError, model_directory, named_as_in_job
 from executors.moe.training.model import load_model as load_moe
 from executors.moe.training.model import records_of
 from schemas.experts.workload import MoeTrainWorkload

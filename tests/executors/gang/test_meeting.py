@@ -10,7 +10,7 @@ from executors.gang.folder import JobFolder
 from executors.gang.meeting import Assembly, Meeting, PeerFailedError
 from executors.gang.messages import Membership
 from executors.tuner.faults import HaltedError
-from executors.tuner.team import come_together
+from executors.tuner.task_rank import come_together
 
 _HOST = "127.0.0.1"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from executors.gang.gang_node import GangNode
 from executors.gang.messages import MESSAGES, Ended, Failed, Joined, Membership, RankMessage
-from executors.gang.node import GangNode
 from executors.gang.rank_processes import RankProcesses
 from executors.processes.forked_process import ForkedProcess
 from executors.settings import JobSettings

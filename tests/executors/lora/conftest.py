@@ -21,8 +21,8 @@ from transformers import (
 
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import FusedEngine
+from executors.lora.lora_task import LLAMA_TARGET_MODULES, LoraTask
 from executors.lora.shared_base import SharedBase
-from executors.lora.task import LLAMA_TARGET_MODULES, LoraTask
 
 
 @pytest.fixture(scope="session")

@@ -11,11 +11,11 @@ from peft.tuners.lora import LoraLayer
 from transformers import AutoModelForCausalLM
 
 from executors.lora.base_model import load_base
-from executors.lora.checkpoint import encode_state
 from executors.lora.dataset import Cursor, DatasetRoot, next_indices
 from executors.lora.engine import FusedEngine
+from executors.lora.lora_task import LoraTask
 from executors.lora.shared_base import SharedBase
-from executors.lora.task import LoraTask
+from executors.lora.task_files import encode_state
 from schemas.lora import ALL_LINEAR
 from tests.support.checkpoints import load, save
 

@@ -14,8 +14,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from executors.lora.base_model import BaseModelError, load_base
 from executors.lora.dataset import Cursor, DatasetError, DatasetRoot, next_indices
 from executors.lora.engine import FusedEngine
+from executors.lora.lora_task import LoraTask
 from executors.lora.shared_base import SharedBase
-from executors.lora.task import LoraTask
 from tests.support.checkpoints import load, save
 from tests.support.classifiers import (
     FAMILIES,

@@ -9,8 +9,8 @@ import torch
 from executors.lora.base_model import load_base
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import FusedEngine
+from executors.lora.lora_task import LLAMA_TARGET_MODULES, LoraTask
 from executors.lora.shared_base import SharedBase
-from executors.lora.task import LLAMA_TARGET_MODULES, LoraTask
 from schemas.cells import BaseDimensions
 from schemas.lora import LoraHyperparameters
 from schemas.lora_commands import MEMORY_TOLERANCE_GIB

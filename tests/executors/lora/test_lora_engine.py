@@ -10,8 +10,8 @@ import torch
 
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import FusedEngine
+from executors.lora.lora_task import LoraTask
 from executors.lora.shared_base import SharedBase
-from executors.lora.task import LoraTask
 
 MakeTask = Callable[..., LoraTask]
 

@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM
 from executors.lora.base_model import load_base
 from executors.lora.dataset import Cursor, DatasetRoot, next_indices
 from executors.lora.engine import FusedEngine
+from executors.lora.lora_task import LoraTask
 from executors.lora.shared_base import SharedBase
-from executors.lora.task import LoraTask
 from tests.support.checkpoints import save
 from tests.support.examples import examples
 

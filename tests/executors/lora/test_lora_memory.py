@@ -6,8 +6,8 @@ import pytest
 
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import FusedEngine
+from executors.lora.lora_task import LLAMA_TARGET_MODULES, LoraTask
 from executors.lora.shared_base import SharedBase
-from executors.lora.task import LLAMA_TARGET_MODULES, LoraTask
 from schemas.cells import BaseDimensions
 from schemas.lora import LoraHyperparameters
 from solvers.auction.market.demand import least_memory_gib

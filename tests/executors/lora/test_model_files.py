@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, MistralConfig, MistralForCausalLM
 
-from executors.gang.models import ModelError, model_directory
+from executors.gang.job_models import ModelError, model_directory
 from executors.lora.base_model import BaseModelError, load_base
 from tests.support.unfit_models import (
     CONFIGURATIONS,

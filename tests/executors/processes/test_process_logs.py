@@ -8,7 +8,7 @@ PROGRAM = """
 from executors.gang.messages import Membership
 from executors.gang.messages import MESSAGES
 from executors.processes.forked_process import ForkedProcess
-from schemas.services import begin_log
+from schemas.service_base import begin_log
 
 begin_log("INFO")
 process = ForkedProcess(

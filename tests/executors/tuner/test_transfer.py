@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file
 
 from executors.lora.base_model import load_base
+from executors.lora.lora_task import AdapterState
 from executors.lora.shared_base import SharedBase
-from executors.lora.task import AdapterState
 from executors.tuner.checkpoints import fresh_from
 from executors.tuner.settings import TunerSettings
 from executors.tuner.training import Sample, Trainer, new_adapter

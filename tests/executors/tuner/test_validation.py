@@ -43,7 +43,7 @@ def test_unshared_job_is_never_merged(
 
 def test_generations_only_grow(fleet: Fleet, runner: TunerRunner) -> None:
     fleet.send(assigned("n1", order("a", workload(10**6), 3), generation=3))
-    for generation, judged in ((2, "out_of_date"), (3, "out_of_date"), (4, None)):
+    for generation, expected in ((2, "out_of_date"), (3, "out_of_date"), (4, None)):
         # Of whatever task: it is the job that counts.
         command = assigned(
             "n1",
@@ -53,7 +53,7 @@ def test_generations_only_grow(fleet: Fleet, runner: TunerRunner) -> None:
             generation=generation,
         )
         objection = runner.validate(command)
-        assert (None if objection is None else objection.kind) == judged
+        assert (None if objection is None else objection.kind) == expected
     assert runner.validate(released("n1", "a", generation=2)).kind == "out_of_date"
     assert runner.validate(released("n1", "a", generation=3)) is None
     assert runner.validate(released("n1", "b", generation=3)).kind == "unknown_run"

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from infra.commands.options import CELLS_DIRECTORY
+from infra.demo import demo_environment
 from infra.demo import market as market_module
-from infra.demo import stage as stage_module
-from infra.demo.cell import CELL_FILE, write_cell
+from infra.demo.demo_cell import CELL_FILE, write_cell
 from infra.demo.market import MarketScene
 from infra.errors import CommandError
 from infra.workloads.arrivals import generate
@@ -30,7 +30,7 @@ class Play:
         file = folder / "cells.yaml"
         write_cell(CELLS_DIRECTORY / CELL_FILE, file, {"auction"}, pace=1.0)
         self.clock = Clock()
-        for module in (market_module, stage_module):
+        for module in (market_module, demo_environment):
             monkeypatch.setattr(module, "time", self.clock)
         self.log = VirtualLog(CellsFile.read(file).cell("demo", EPOCH_S), self.clock)
         self.lines: list[str] = []

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from infra.demo.merging import _ALONE, _DONOR, _LEARNER, _RECORDS, _STRANGER, _WORKLOADS, write_tasks
+from infra.demo.merging import _ALONE, _DONOR, _LEARNER, _RECORDS, _UNRELATED, _WORKLOADS, write_tasks
 from streams.policies.merging.kind_of_jobs import KindOfJobs
 
 
@@ -20,7 +20,7 @@ def test_receiver_learns_only_from_its_donor() -> None:
     fitting = {job_id for job_id in forms if forms[job_id] == forms[_LEARNER]}
     assert fitting == {_DONOR, _LEARNER, _ALONE}
     assert {job_id for job_id in fitting if _WORKLOADS[job_id].sharing} == {_DONOR, _LEARNER}
-    assert _STRANGER not in fitting
+    assert _UNRELATED not in fitting
 
 
 def test_unshared_job_differs_only_in_sharing() -> None:

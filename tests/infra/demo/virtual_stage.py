@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from infra.demo.stage import Stage
+from infra.demo.demo_environment import Stage
 from infra.figures.board import Boards
 from schemas.base import Event
 from schemas.cells import CellConfigured
@@ -15,7 +15,7 @@ from schemas.codec import Decision, Envelope
 from schemas.fleet import NodeOnline, RunFinished, RunProgressed, RunStarted
 from schemas.jobs import JobSubmitted
 from schemas.lora_commands import RunOrder, SlotAssigned
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 from tests.support.cells import EPOCH_S, Bench
 
 LATENCY_S = 0.3

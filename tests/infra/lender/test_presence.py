@@ -1,8 +1,8 @@
 """Servers that are neither lent nor just returned must report their presence."""
 
-from infra.lender.zones import Presence
+from infra.lender.lending_zones import Presence
 from schemas.loans import LoanChanged, LoanStatus
-from schemas.views import ZoneState
+from schemas.view_records import ZoneState
 from tests.infra.lender.loads import CELL, START_S, ZONE, lending_zone
 
 STARTS_IN_S = 600.0

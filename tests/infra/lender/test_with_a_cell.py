@@ -13,8 +13,8 @@ from schemas.codec import Decision, Envelope
 from schemas.decisions import EventIgnored
 from schemas.inference import InferenceLoadReported
 from schemas.loans import LoanChanged, OfferAnswered, ReclaimEnded
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 from tests.support.cells import configuration, zone
 from tests.support.invariants import handle_checked
 

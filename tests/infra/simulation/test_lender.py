@@ -15,8 +15,8 @@ from schemas.decisions import EventIgnored, JobCompleted
 from schemas.elastic.outcomes import JobResized
 from schemas.inference import CapacityOffered, CapacityReclaimed
 from schemas.loans import LoanChanged, ReclaimEnded
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 from streams.replay.replay import DecisionRecord, verify
 from tests.infra.simulation.elastic.lending import at, lending_cell, load
 from tests.support.elastic import INTERVAL_S, submit

@@ -21,7 +21,7 @@ from schemas.decisions import JobWithdrawn, NodeStatusChanged
 from schemas.fleet import RunFinished, RunProgressed, RunStarted
 from schemas.lora import Dataset
 from streams.cell.ledger_event import LedgerEvent
-from streams.policies.auction.job import slot_of_run
+from streams.policies.auction.planned_job import slot_of_run
 from streams.replay.replay import DecisionRecord, verify
 from tests.support.cells import (
     EPOCH_S,

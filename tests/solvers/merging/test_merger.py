@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bench.merging.instances import TimedKind, listed
+from bench.merging.random_instances import TimedKind, listed
 from schemas.merging.problems import MergeProblem, MergeSolution, StepTime, TransferPair, Unit
 from solvers.merging import offers
 from solvers.merging import options as options_module

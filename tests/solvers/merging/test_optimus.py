@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solvers.merging.rival_schemes import Optimus
-from solvers.merging.scheme import Contender
+from solvers.merging.scheme_interface import Contender
 from tests.support.contenders import NOW_S, contender
 
 

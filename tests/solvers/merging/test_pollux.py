@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from solvers.merging.rival_schemes import SPEEDUP_FLOOR, FixedBatchPollux
-from solvers.merging.scheme import Contender
+from solvers.merging.scheme_interface import Contender
 from tests.support.contenders import NOW_S, contender, crowds
 from tests.support.examples import examples
 

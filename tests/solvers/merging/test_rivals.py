@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.merging.rivals import RIVALS
-from solvers.merging.scheme import Contender, RivalScheme, fixed_size
+from solvers.merging.scheme_interface import Contender, RivalScheme, fixed_size
 from tests.support.contenders import NOW_S, crowds
 from tests.support.examples import examples
 

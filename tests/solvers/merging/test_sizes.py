@@ -2,7 +2,7 @@
 
 import pytest
 
-from solvers.merging.scheme import fixed_size, grow_in_rounds, size_within
+from solvers.merging.scheme_interface import fixed_size, grow_in_rounds, size_within
 from tests.support.contenders import contender
 
 

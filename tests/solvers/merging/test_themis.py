@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.merging.rival_schemes import Themis, partial_allocation
-from solvers.merging.scheme import Contender, fixed_size
+from solvers.merging.scheme_interface import Contender, fixed_size
 from tests.support.contenders import NOW_S, contender, crowds
 from tests.support.examples import examples
 

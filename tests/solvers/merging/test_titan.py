@@ -5,7 +5,7 @@ import itertools
 import pytest
 from hypothesis import given, settings
 
-from solvers.merging.scheme import Contender
+from solvers.merging.scheme_interface import Contender
 from solvers.merging.titan import Titan
 from tests.support.contenders import NOW_S, contender, crowds
 from tests.support.examples import examples

@@ -84,7 +84,7 @@ def test_rejection_names_limiting_resource_and_earliest_deadline():
     assert rejected.evidence.offer.earliest_deadline_s == EPOCH_S + 60
 
 
-def test_a_job_id_is_judged_once(bench):
+def test_a_job_id_is_decided_once(bench):
     _, again = bench.send(bid(), bid(units=60.0))
     assert (again.reason, bench.job("j")["bid_micros"]) == ("duplicate_job", 50 * UNIT)
 

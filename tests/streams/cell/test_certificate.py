@@ -7,7 +7,7 @@ from schemas.auction.evidence import JobReplanned
 from schemas.auction.settings import TitanPolicy
 from schemas.cells import GpuType, Tariff
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 from tests.support.cells import (
     EPOCH_S,
     UNIT,

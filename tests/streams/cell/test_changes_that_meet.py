@@ -14,9 +14,9 @@ from schemas.fleet import FleetEvent
 from schemas.installed import KINDS
 from schemas.kind import Input
 from schemas.topics import INPUTS
-from streams.cell.cell import Cell
 from streams.cell.layout import Layout
 from streams.cell.rules import RULES, RuleBook
+from streams.cell.state_machine import Cell
 from streams.policies.auction.zone import AuctionZone
 from tests.streams.cell.test_changes import (
     configured,

@@ -28,7 +28,7 @@ from schemas.fleet import RunFailed
 from schemas.kind import PolicySettings
 from schemas.lora_commands import SlotAssigned
 from schemas.solves import SolveRequested
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 from tests.support.cells import (
     EPOCH_S,
     SLOT_S,

@@ -6,8 +6,8 @@ import pytest
 from schemas.base import Outcome
 from schemas.cells import Node
 from schemas.commands import RunDisowned
-from streams.cell.cell import Cell
 from streams.cell.disowned import AGAIN_S, MOST, MOST_OF_NODE, DisownedRuns
+from streams.cell.state_machine import Cell
 from tests.support.cells import SLOT_S, Bench, configuration, progressed, tick, zone
 
 NODES = tuple(

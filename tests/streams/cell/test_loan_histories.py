@@ -21,9 +21,9 @@ from schemas.changes import (
 from schemas.decisions import EventIgnored, NodeMoved
 from schemas.loans import OfferAnswered, ReclaimPlanned
 from schemas.lora_commands import SlotAssigned
-from streams.cell.cell import Cell
 from streams.cell.layout import Layout
 from streams.cell.nodes import NodePool
+from streams.cell.state_machine import Cell
 from tests.streams.cell.loan_specification import LoanSpecification
 from tests.streams.cell.node_specification import NodeSpecification
 from tests.support.cells import (

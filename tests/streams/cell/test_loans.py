@@ -15,7 +15,7 @@ from schemas.changes import (
 from schemas.decisions import EventIgnored, JobAdmitted, JobRejected, NodeMoved
 from schemas.inference import CapacityOffered, InferenceLoadReported
 from schemas.loans import LoanChanged, OfferAnswered, ReclaimEnded, ReclaimPlanned
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 from tests.support.cells import (
     EPOCH_S,
     SLOT_S,

@@ -11,8 +11,8 @@ from schemas.changes import NodeCordoned, NodeLent, NodeRegistered, NodeRetired,
 from schemas.decisions import EventIgnored
 from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceLoadReported
 from schemas.loans import OfferAnswered
-from streams.cell.cell import Cell
 from streams.cell.node_record import Connection, Membership
+from streams.cell.state_machine import Cell
 from tests.streams.cell.node_specification import CONNECTION, MEMBERSHIP
 from tests.support.cells import (
     EPOCH_S,

@@ -5,8 +5,8 @@ import pytest
 from schemas.codec import Envelope
 from schemas.commands import RunDisowned
 from schemas.decisions import CellAccepted, EventIgnored, JobAdmitted, JobRejected, JobWithdrawn
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 from tests.support.cells import (
     CheckedBench,
     ask,
@@ -163,7 +163,7 @@ def test_snapshot_continues_unchanged(bench):
 
 def test_a_snapshot_of_another_version_is_refused(bench, monkeypatch):
     snapshot = bench.cell.snapshot()
-    monkeypatch.setattr("streams.cell.cell.SNAPSHOT_VERSION", 99)
+    monkeypatch.setattr("streams.cell.state_machine.SNAPSHOT_VERSION", 99)
     with pytest.raises(ValueError, match="delete the snapshot"):
         Cell.restore(snapshot)
 

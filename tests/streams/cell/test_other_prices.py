@@ -10,7 +10,7 @@ from schemas.base import Event
 from schemas.cells import Node
 from schemas.changes import NodeRegistered, NodeRetired, ZoneConfigured
 from schemas.decisions import EventIgnored, JobAdmitted, JobWithdrawn, ZoneAccepted
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 from tests.support.cells import Bench, CheckedBench, bid, online, tick, vendor, withdraw, zone
 from tests.support.examples import seeds
 from tests.support.histories import history

@@ -7,8 +7,8 @@ import pytest
 from schemas.auction.evidence import JobReplanned
 from schemas.base import Event, Outcome
 from schemas.decisions import JobRefunded
-from streams.cell.cell import Cell
-from streams.policies.auction.job import LATE_REPORT_SLOTS
+from streams.cell.state_machine import Cell
+from streams.policies.auction.planned_job import LATE_REPORT_SLOTS
 from tests.support.cells import (
     EPOCH_S,
     CheckedBench,

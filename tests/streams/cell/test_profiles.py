@@ -12,7 +12,7 @@ from schemas.fleet import RunProgressed
 from schemas.lora import LoraHyperparameters
 from schemas.profiles import MeasuredSteps, ProfileAccepted, ProfileKey, ProfilePoint, ProfileReported
 from solvers.auction.market.demand import least_memory_gib
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 from streams.policies.inference.kind import InferencePolicy
 from tests.support.cells import CheckedBench, ask, bid, nodes_by_slot, started, tick, zone
 

@@ -7,9 +7,9 @@ import pytest
 from schemas.base import Outcome
 from schemas.decisions import EventFaulted, EventIgnored, JobRefunded
 from schemas.installed import KINDS
-from streams.cell.cell import Cell
 from streams.cell.outcomes import Outcomes, ZoneOutcomes
 from streams.cell.rules import RULES, RuleBook
+from streams.cell.state_machine import Cell
 from tests.support.cells import EPOCH_S, Bench, ask, bid, configuration, tick
 
 JOB = {"job_id": "j", "user": "u", "zone": "z"}

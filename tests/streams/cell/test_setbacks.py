@@ -8,7 +8,7 @@ from schemas.auction.evidence import JobReplanned
 from schemas.base import Outcome
 from schemas.decisions import JobRefunded
 from schemas.lora_commands import SlotAssigned
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 from streams.policies.auction import replanning
 from tests.support.cells import (
     Bench,

@@ -8,8 +8,8 @@ from schemas.auction.evidence import JobReplanned, ZonePriced
 from schemas.cells import ThroughputRow
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded
 from schemas.lora_commands import RunCancelled, SlotAssigned
-from streams.cell.cell import Cell
-from streams.policies.auction.job import LATE_REPORT_SLOTS
+from streams.cell.state_machine import Cell
+from streams.policies.auction.planned_job import LATE_REPORT_SLOTS
 from tests.support.cells import (
     EPOCH_S,
     SLOT_S,
@@ -289,7 +289,7 @@ def test_silent_live_executor_is_awaited_for_limited_time(bench):
     assert over[0].refund_micros == admitted.payment_micros
 
 
-def test_overtaken_late_run_still_judges_claim(bench):
+def test_overtaken_late_run_still_checks_claim(bench):
     other = {"work_samples": 100, "memory_gib": 8.0, "deadline_s": EPOCH_S + 10}
     bench.send(bid("other", speed_samples_per_s={"fast": 10.0}, **other))
     (admitted,) = bench.send(claim(deadline_s=EPOCH_S + 40))

@@ -6,8 +6,8 @@ from schemas.auction.batches import SolvedPlan
 from schemas.auction.settings import TitanPolicy
 from schemas.decisions import EventIgnored, JobAdmitted, JobQuoted, JobRejected, JobWithdrawn
 from schemas.solves import SolveRequested
-from streams.cell.cell import Cell
-from streams.policies.auction import batch_judge
+from streams.cell.state_machine import Cell
+from streams.policies.auction import batch_admission
 from tests.support.cells import (
     EPOCH_S,
     UNIT,
@@ -67,7 +67,7 @@ def test_bids_after_it_wait_for_the_next_slots(bench):
 
 
 def test_bids_beyond_request_wait_for_next_slots(bench, monkeypatch):
-    monkeypatch.setattr(batch_judge, "MOST_BIDS", 2)
+    monkeypatch.setattr(batch_admission, "MOST_BIDS", 2)
     first = asked(bench, bid("j1"), bid("j2"), bid("j3"))
     assert [offered.job_id for offered in first.problem.bids] == ["j1", "j2"]
     assert bench.send(tick(0.8)) == []

@@ -11,7 +11,7 @@ from schemas.elastic.outcomes import ServersCleared
 from schemas.elastic.settings import Scenario
 from schemas.elastic.staffing import ZoneStaffed
 from schemas.loans import ReclaimEnded
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 from tests.support.elastic import CELL, GPUS, INTERVAL_S, submit, tick
 from tests.support.elastic_loans import LENDER, LivelyBench, borrowing_cell, loaded, offered, reclaimed
 

@@ -9,7 +9,7 @@ from schemas.cells import CellConfigured, Node
 from schemas.elastic.commands import WorkersAssigned
 from schemas.fleet import RunProgressed
 from schemas.profiles import MeasuredSteps
-from streams.policies.elastic.job import LEAST_PACE, MOST_PACE
+from streams.policies.elastic.elastic_job import LEAST_PACE, MOST_PACE
 from tests.support.elastic import (
     INTERVAL_S,
     ElasticBench,

@@ -12,7 +12,7 @@ from schemas.elastic.workload import ElasticTerms
 from schemas.fleet import NodeOnline
 from schemas.inference import CapacityOffered, InferenceLoadReported
 from schemas.jobs import JobQuoteRequested
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 from tests.streams.elastic.flood import PATIENCE_S, turns_of, zone_of
 from tests.support.cells import Bench
 from tests.support.elastic import (

@@ -2,7 +2,7 @@
 
 from schemas.elastic.outcomes import JobResized
 from schemas.loans import ReclaimPlanned
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 from streams.policies.elastic.warm_up import story
 from tests.support.cells import Bench
 

@@ -21,7 +21,7 @@ from schemas.elastic.outcomes import JobResized
 from schemas.elastic.workload import ElasticTerms
 from schemas.fleet import CommandRefused, NodeOffline, NodeOnline, NodeSilent, RefusedRun
 from schemas.jobs import JobQuoteRequested
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 from tests.support.elastic import (
     CELL,
     GPU_TYPES,

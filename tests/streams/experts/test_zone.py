@@ -21,7 +21,7 @@ from schemas.experts.outcomes import RanksChanged
 from schemas.experts.reports import ELEMENTS_PER_LAYER, MAX_ELEMENTS
 from schemas.fleet import CommandRefused, NodeSeen, NodeSilent, RefusedRun
 from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceLoadReported
-from streams.cell.cell import Cell
+from streams.cell.state_machine import Cell
 from streams.policies.experts.popularity import MAX_SLOTS
 from streams.policies.experts.turns import MOST_PASSED
 from streams.policies.experts.warm_up import story

@@ -26,13 +26,13 @@ from streams.cell.nodes import NodePool
 from streams.cell.outcomes import Outcomes
 from streams.cell.profiles import ProfileStore, ZoneProfiles
 from streams.cell.states import from_state, state_of
+from streams.policies.elastic.elastic_job import ElasticJob
 from streams.policies.elastic.invariants import broken_invariants
-from streams.policies.elastic.job import ElasticJob
 from streams.policies.elastic.profiles import ElasticProfiles
 from streams.policies.elastic.sizes import ServerSizes
 from streams.policies.elastic.workforce import Workforce
-from streams.policies.experts.job import MoeJob
-from streams.policies.experts.ranks import Ranks
+from streams.policies.experts.moe_job import MoeJob
+from streams.policies.experts.rank_allocation import Ranks
 from streams.policies.gang.gangs import Cause, Gangs, Why
 from streams.policies.gang.generation import Gang
 from streams.policies.gang.single_job import SingleJobGangs

@@ -20,8 +20,8 @@ from schemas.fleet import (
 from schemas.merging.commands import ProfileOrdered, TaskAssigned, TaskReleased
 from schemas.merging.outcomes import TaskChanged
 from schemas.merging.problems import Share
-from streams.cell.cell import Cell
-from streams.policies.merging.job import TuningJob
+from streams.cell.state_machine import Cell
+from streams.policies.merging.tuning_job import TuningJob
 from tests.streams.gang.specification import TIMES_EXPECTED
 from tests.streams.gang.tasks_specification import (
     PROFILE_LIMIT_S,

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from schemas.codec import Decision, decode_event_line
-from streams.cell.cell import SNAPSHOT_VERSION, Cell
 from streams.cell.ledger_event import LedgerEvent
 from streams.cell.rules import state_digest
+from streams.cell.state_machine import SNAPSHOT_VERSION, Cell
 
 LEDGER = Path(__file__).with_name("ledger.jsonl")
 CHAIN = Path(__file__).with_name("chain.txt")

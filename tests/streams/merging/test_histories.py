@@ -113,8 +113,8 @@ class History:
     def _note(self, outcomes: list[object]) -> None:
         self.assigned += [outcome for outcome in outcomes if isinstance(outcome, TaskAssigned)]
         self.ended += [outcome.job_id for outcome in outcomes if isinstance(outcome, ENDS)]
-        judged = (outcome for outcome in outcomes if isinstance(outcome, MergeEvaluated))
-        self.undone.update(one.job_id for one in judged if one.reason == "undone")
+        evaluated = (outcome for outcome in outcomes if isinstance(outcome, MergeEvaluated))
+        self.undone.update(one.job_id for one in evaluated if one.reason == "undone")
 
     def step(self) -> None:
         rng = self.rng

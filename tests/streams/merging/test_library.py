@@ -49,9 +49,9 @@ def test_job_starts_from_reusable_adapter():
     assert (sources(first), sources(outcomes)) == ({}, {"second": "first"})
     (started,) = (each for each in of(TaskChanged, outcomes) if each.reason == "started")
     assert [(each.job_id, each.partner) for each in started.foretold] == [("second", "first")]
-    (judged,) = of(MergeEvaluated, outcomes)
-    assert (judged.job_id, judged.partner, judged.reason) == ("second", "first", "finished")
-    assert judged.iterations < judged.iterations_alone
+    (evaluated,) = of(MergeEvaluated, outcomes)
+    assert (evaluated.job_id, evaluated.partner, evaluated.reason) == ("second", "first", "finished")
+    assert evaluated.iterations < evaluated.iterations_alone
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from schemas.merging.reports import TaskEvaluated
 from schemas.merging.workload import MergingTerms, TrainingTarget, TuningWorkload
 from streams.cell.jobs import Job
 from streams.cell.states import from_state, state_of
-from streams.policies.merging.job import JobMerge, TuningJob
 from streams.policies.merging.kind_of_jobs import KindOfJobs
 from streams.policies.merging.merge_results import fault_of_merge, merge_result, note_evaluation
+from streams.policies.merging.tuning_job import JobMerge, TuningJob
 from streams.policies.merging.tuning_task import TuningTask
 
 WORKLOAD = TuningWorkload(
@@ -53,7 +53,7 @@ def evaluated(epochs: float, accuracy: float, phase="own") -> TaskEvaluated:
     )
 
 
-def judged(one: TuningJob, kind: KindOfJobs, of: TuningTask, *reports: TaskEvaluated) -> list[bool]:
+def faults_found(one: TuningJob, kind: KindOfJobs, of: TuningTask, *reports: TaskEvaluated) -> list[bool]:
     found = []
     for report in reports:
         compares = note_evaluation(one, kind, of, report)
@@ -65,13 +65,13 @@ def judged(one: TuningJob, kind: KindOfJobs, of: TuningTask, *reports: TaskEvalu
 def kind() -> KindOfJobs:
     """Return a kind of jobs that alone have an accuracy of 0.6 after two epochs."""
     known = KindOfJobs.of(WORKLOAD)
-    judged(job(), known, task("j", mode="normal"), *(evaluated(n, 0.3 * n) for n in (1, 2, 3)))
+    faults_found(job(), known, task("j", mode="normal"), *(evaluated(n, 0.3 * n) for n in (1, 2, 3)))
     return known
 
 
 def test_jobs_alone_give_usual_accuracy_after_watched_epochs(kind):
     assert (kind.watched, kind.watched_accuracy) == (1, pytest.approx(0.6))
-    judged(job(), kind, task("j", mode="normal"), evaluated(2, 0.8))
+    faults_found(job(), kind, task("j", mode="normal"), evaluated(2, 0.8))
     assert (kind.watched, kind.watched_accuracy) == (2, pytest.approx(0.7))
     assert from_state(KindOfJobs, state_of(kind)) == kind
 
@@ -79,36 +79,36 @@ def test_jobs_alone_give_usual_accuracy_after_watched_epochs(kind):
 @pytest.mark.parametrize("mode", ["temporal", "spatial"])
 def test_job_without_gain_after_watched_epochs_is_undone(kind, mode):
     reports = evaluated(1, 0.1), evaluated(2, 0.6)
-    assert judged(merged(mode), kind, task("j", mode=mode), *reports) == [False, True]
+    assert faults_found(merged(mode), kind, task("j", mode=mode), *reports) == [False, True]
     assert kind.watched == 1, "merged jobs say nothing of those alone"
 
 
 def test_job_with_gain_continues_whatever_follows(kind):
     reports = evaluated(1, 0.1), evaluated(2, 0.61), evaluated(3, 0.5), evaluated(4, 0.5)
-    assert judged(merged(), kind, task("j"), *reports) == [False] * 4
+    assert faults_found(merged(), kind, task("j"), *reports) == [False] * 4
 
 
 def test_without_comparison_nothing_is_undone():
     unknown = KindOfJobs.of(WORKLOAD)
-    assert judged(merged(), unknown, task("j"), evaluated(2, 0.0)) == [False]
+    assert faults_found(merged(), unknown, task("j"), evaluated(2, 0.0)) == [False]
 
 
-def test_receiver_of_short_donor_is_judged_alone():
+def test_receiver_of_short_donor_is_evaluated_alone():
     unknown = KindOfJobs.of(WORKLOAD)
     reports = evaluated(0.5, 0.1, phase="donor"), evaluated(1, 0.15), evaluated(2, 0.2), evaluated(3, 0.1)
-    assert judged(merged(before=0.2), unknown, task("j"), *reports) == [False, False, True, False]
-    assert judged(merged(before=0.1), unknown, task("j"), *reports) == [False] * 4
+    assert faults_found(merged(before=0.2), unknown, task("j"), *reports) == [False, False, True, False]
+    assert faults_found(merged(before=0.1), unknown, task("j"), *reports) == [False] * 4
 
 
 def test_a_donor_is_as_if_it_were_alone(kind):
-    assert judged(merged(is_donor=True), kind, task("j", "other"), evaluated(2, 0.2)) == [False]
+    assert faults_found(merged(is_donor=True), kind, task("j", "other"), evaluated(2, 0.2)) == [False]
     assert kind.watched == 2
 
 
-def test_a_receiver_is_judged_with_its_donors_weights(kind):
+def test_a_receiver_is_evaluated_with_its_donors_weights(kind):
     reports = [evaluated(n, 0.2, phase="donor") for n in (1, 2)]
-    assert judged(merged(before=0.2), kind, task("other", "j"), *reports) == [False, True]
-    assert judged(merged(before=0.1), kind, task("other", "j"), *reports) == [False, False]
+    assert faults_found(merged(before=0.2), kind, task("other", "j"), *reports) == [False, True]
+    assert faults_found(merged(before=0.1), kind, task("other", "j"), *reports) == [False, False]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_merge_without_target_gains_by_worth(accuracies, needed, saved_s):
 
 def test_gain_without_accuracy_alone_is_unknown(kind):
     one = merged()
-    judged(one, kind, task("j"), evaluated(2, 0.6))
+    faults_found(one, kind, task("j"), evaluated(2, 0.6))
     kind.note_finished(1_000, 0.9)
     assert one.merge is not None
     decision, past = merge_result("z", one, one.merge, kind, 1.0, "undone", None)

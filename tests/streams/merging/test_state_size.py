@@ -26,9 +26,9 @@ from schemas.merging.settings import (
 )
 from schemas.merging.workload import MergingTerms, TuningHyperparameters
 from streams.cell.jobs import Job
-from streams.policies.merging.job import TuningJob
 from streams.policies.merging.kind_of_jobs import KindOfJobs, kind_key
 from streams.policies.merging.knowledge import Knowledge
+from streams.policies.merging.tuning_job import TuningJob
 from tests.support.cells import Bench
 from tests.support.examples import examples
 from tests.support.merging import CELL, merging_cell, merging_zone, submit, workload

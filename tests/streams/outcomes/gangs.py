@@ -14,8 +14,8 @@ from schemas.experts.commands import ExpertsPlaced, RanksAssigned, RanksReleased
 from schemas.loans import LoanChanged
 from schemas.merging.commands import ProfileOrdered, TaskAssigned, TaskReleased
 from schemas.merging.outcomes import MergeEvaluated
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 
 FOLDER = Path(__file__).parent / "histories"
 GANG_POLICIES = (
@@ -26,7 +26,7 @@ GANG_POLICIES = (
 
 
 def gang_table(name: str) -> str:
-    """A line for each start, stop and end of a job, each loan and each judgement, in their order."""
+    """A line for each start, stop and end of a job, each loan and each verdict, in their order."""
     lines = []
     for number, ledger in enumerate(_ledgers(name)):
         cell = Cell("c")

@@ -23,7 +23,7 @@ from schemas.codec import decode_event_line
 from schemas.merging.commands import ProfileOrdered, TaskAssigned
 from solvers.elastic.demand import Allocation, JobDemand, Pool, WorkerGrant
 from solvers.elastic.heuristics import Opportunistic
-from streams.cell.cell import Cell, LedgerEvent
+from streams.cell.state_machine import Cell, LedgerEvent
 from tests.streams.outcomes.gangs import FOLDER, gang_table, outcome_lines
 from tests.streams.outcomes.table import path
 

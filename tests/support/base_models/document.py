@@ -15,7 +15,7 @@ from typing import get_args
 
 import transformers
 
-from bench.report import commit as measured_commit
+from bench.output import commit as measured_commit
 from tests.support.base_models.survey import Row, Task, Verdict, architectures, survey
 
 PATH = Path(__file__).parents[3] / "docs" / "results" / "base-models.md"

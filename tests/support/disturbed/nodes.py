@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from executors.node.commands import Acceptance, CommandRecord
 from executors.node.journal import Journal, JournalFile
-from executors.node.node import NodeService
+from executors.node.node_service import NodeService
 from executors.node.room import DiskSpace, NoRoomError
 from executors.node.runner import Runner, RunnerContext
 from executors.node.settings import ExecutorSettings

@@ -15,8 +15,8 @@ from schemas.commands import NodeCommand
 from schemas.decisions import JobOutcome
 from schemas.fleet import NodeSeen, NodeSilent
 from schemas.solves import SolveFinished, SolveRequested
-from streams.cell.cell import Cell
 from streams.cell.ledger_event import LedgerEvent
+from streams.cell.state_machine import Cell
 from tests.support.disturbed.nodes import CELL, LightRunners, ModelNode, VirtualTime
 
 STEP_S = 1.0

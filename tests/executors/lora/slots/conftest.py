@@ -8,16 +8,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from executors.lora.checkpoint import ADAPTER_TENSORS
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import FusedEngine
+from executors.lora.lora_task import TaskState
 from executors.lora.shared_base import SharedBase
 from executors.lora.slots.checkpoints import AdapterOutput, RunCheckpoints
 from executors.lora.slots.runs import task_of
 from executors.lora.slots.settings import LoraSettings
-from executors.lora.slots.slot import SlotRuns
+from executors.lora.slots.slot_runs import SlotRuns
 from executors.lora.slots.workshop import Workshop
-from executors.lora.task import TaskState
+from executors.lora.task_files import ADAPTER_TENSORS
 from executors.node.room import DiskSpace
 from schemas.fleet import FleetEvent
 from schemas.lora_commands import RunOrder, SlotAssigned

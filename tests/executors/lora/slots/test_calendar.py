@@ -35,29 +35,29 @@ IMPOSSIBLE = {
 }
 
 
-def judged(slot: SlotAssigned, present: SlotAssigned | None = PRESENT) -> Objection | None:
+def objection_to(slot: SlotAssigned, present: SlotAssigned | None = PRESENT) -> Objection | None:
     return SlotCalendar().objection(slot, present, NOW_S)
 
 
 @pytest.mark.parametrize("present", [None, PRESENT], ids=["first", "next"])
 def test_the_next_slot_is_begun(present: SlotAssigned | None) -> None:
-    assert judged(assignment(order("j", 8), slot=3, start_s=1_040), present) is None
+    assert objection_to(assignment(order("j", 8), slot=3, start_s=1_040), present) is None
 
 
 @pytest.mark.parametrize(("slot", "reason"), PASSED_OVER.values(), ids=PASSED_OVER.keys())
 def test_what_is_out_of_date_is_passed_over(slot: SlotAssigned, reason: str) -> None:
-    assert judged(slot) == Objection("out_of_date", reason)
+    assert objection_to(slot) == Objection("out_of_date", reason)
 
 
 @pytest.mark.parametrize("slot", IMPOSSIBLE.values(), ids=IMPOSSIBLE.keys())
 def test_what_no_cell_sends_is_impossible(slot: SlotAssigned) -> None:
-    objection = judged(slot)
+    objection = objection_to(slot)
     assert objection is not None
     assert objection.kind == "impossible"
 
 
 def test_impossible_slot_has_reason() -> None:
-    assert judged(IMPOSSIBLE["without end"]) == Objection(
+    assert objection_to(IMPOSSIBLE["without end"]) == Objection(
         "impossible", "a slot of 1e+300 s: a cell has slots of 0.01 to 86400 s"
     )
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from executors.lora.slots.checkpoints import AdapterOutput
-from executors.lora.slots.slot import SlotRuns
+from executors.lora.slots.slot_runs import SlotRuns
 from executors.node.checkpoints import FINAL, CheckpointStore
 from schemas.fleet import RunFailed, RunFinished, RunStarted
 from tests.support.executors import assignment, order

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from executors.lora.slots.runs import task_of
-from executors.lora.slots.slot import SlotRuns
+from executors.lora.slots.slot_runs import SlotRuns
 from executors.node.room import DiskSpace, NoRoomError
 from schemas.fleet import RunFailed, RunProgressed, RunStarted
 from tests.support.executors import assignment, order

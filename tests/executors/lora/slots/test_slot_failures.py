@@ -10,8 +10,8 @@ import torch
 
 from executors.lora.engine import FusedEngine
 from executors.lora.faults import UpdateError, is_permanent
+from executors.lora.lora_task import TaskState
 from executors.lora.slots.checkpoints import RunProgress, SavedRun
-from executors.lora.task import TaskState
 from schemas.fleet import RunFailed, RunStarted
 from tests.support.executors import assignment, order, write_dataset
 

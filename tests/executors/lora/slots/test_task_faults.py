@@ -8,8 +8,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from executors.lora import engine as engine_module
-from executors.lora.checkpoint import ADAPTER_TENSORS
 from executors.lora.fused_layers import SiteAdapter
+from executors.lora.lora_task import TaskState
 from executors.lora.resident import ResidentTask
 from executors.lora.segment_products import Rows
 from executors.lora.slots.checkpoints import (
@@ -19,7 +19,7 @@ from executors.lora.slots.checkpoints import (
     RunCheckpoints,
     SavedRun,
 )
-from executors.lora.task import TaskState
+from executors.lora.task_files import ADAPTER_TENSORS
 from schemas.fleet import RunFailed, RunFinished
 from tests.support.executors import assignment, order
 

@@ -79,7 +79,7 @@ def test_ranks_with_other_requests_do_not_serve_together(fleet: Fleet, tmp_path:
     ] * 2
 
 
-def judged(fleet: Fleet) -> Iterator[tuple[str, str]]:
+def refused(fleet: Fleet) -> Iterator[tuple[str, str]]:
     runner = fleet.nodes["n1"].runner
     for members, ranks in (
         ([("n1", 1), ("n1", 1)], 2),
@@ -93,7 +93,7 @@ def judged(fleet: Fleet) -> Iterator[tuple[str, str]]:
 
 
 def test_commands_that_no_cell_would_send_are_refused(fleet: Fleet) -> None:
-    assert list(judged(fleet)) == [
+    assert list(refused(fleet)) == [
         ("impossible", "a node is among the members twice"),
         ("impossible", "n1 is not among the members n2"),
         ("impossible", "ranks here need 3 GPUs, the node has 2"),

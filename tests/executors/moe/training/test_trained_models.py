@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from executors.gang.models import ModelError
+from executors.gang.job_models import ModelError
 from executors.lora.records import LabelledRecords, TextRecords
 from executors.moe.block import moe_blocks
 from executors.moe.conversion.convert import LayerConversion, convert

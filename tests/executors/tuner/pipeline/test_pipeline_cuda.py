@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from executors.lora.task import LoraTask
+from executors.lora.lora_task import LoraTask
 from tests.support import pipeline_scenarios as scenarios
 from tests.support.pipeline_ranks import run_ranks
 

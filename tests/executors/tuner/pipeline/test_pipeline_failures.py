@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from executors.lora.task import LoraTask
+from executors.lora.lora_task import LoraTask
 from executors.tuner.pipeline.preparation import PipelinePlan
 from tests.support import pipeline_scenarios as scenarios
 from tests.support.pipeline_ranks import RunningRanks, Scenario, run_ranks

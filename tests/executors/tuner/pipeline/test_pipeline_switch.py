@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from executors.lora.base_model import load_base
-from executors.lora.checkpoint import decode_state
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import FusedEngine
-from executors.lora.task import LoraTask
+from executors.lora.lora_task import LoraTask
+from executors.lora.task_files import decode_state
 from tests.support import pipeline_scenarios as scenarios
 from tests.support.pipeline_ranks import run_ranks
 from tests.support.pipeline_spans import Span, gap_s

@@ -12,11 +12,11 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from executors.lora.base_model import load_base
-from executors.lora.checkpoint import decode_state, encode_state
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import FusedEngine
+from executors.lora.lora_task import LoraTask, TaskState
 from executors.lora.shared_base import SharedBase
-from executors.lora.task import LoraTask, TaskState
+from executors.lora.task_files import decode_state, encode_state
 from tests.support import pipeline_scenarios as scenarios
 from tests.support.examples import long
 from tests.support.pipeline_ranks import run_ranks

@@ -93,8 +93,8 @@ def test_half_undone_spatial_merge_counts_for_completed_job():
     truth = ShortTruth({("b", "a"): 3}, short=frozenset("b"))
     zone = measured(merging_cell(modes=("spatial",)), jobs, truth)
     told, rows = figures(zone), jobs_of(zone)
-    judged = {merge["job_id"]: merge["reason"] for merge in zone.tables()["merges"]}
-    assert judged == {"one": "finished", "two": "undone"}
+    evaluated = {merge["job_id"]: merge["reason"] for merge in zone.tables()["merges"]}
+    assert evaluated == {"one": "finished", "two": "undone"}
     assert {job_id: (row["mode"], row["partner"], row["was_undone"]) for job_id, row in rows.items()} == {
         "zero": ("normal", None, False),
         "one": ("spatial", "two", False),

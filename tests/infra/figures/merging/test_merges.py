@@ -9,7 +9,7 @@ from schemas.merging.commands import TransferMode
 from schemas.merging.estimates import MergeMode
 from schemas.merging.outcomes import MergeEvaluated, TaskChanged, TaskChangeReason
 
-Judged = Literal["finished", "undone", "ended_early"]
+Verdict = Literal["finished", "undone", "ended_early"]
 
 
 def changed(reason: TaskChangeReason, mode: TransferMode, *job_ids: str, gpus: int = 1) -> TaskChanged:
@@ -27,7 +27,7 @@ def changed(reason: TaskChangeReason, mode: TransferMode, *job_ids: str, gpus: i
     )
 
 
-def judged(reason: Judged, mode: MergeMode, job_id: str, partner: str) -> MergeEvaluated:
+def evaluated_job(reason: Verdict, mode: MergeMode, job_id: str, partner: str) -> MergeEvaluated:
     return MergeEvaluated(
         zone="z",
         job_id=job_id,
@@ -54,7 +54,7 @@ def after(*outcomes: TaskChanged | MergeEvaluated) -> Merge:
             assert Merge.of(outcome) is None
             merge.change(outcome)
         else:
-            merge.judged[outcome.job_id] = outcome
+            merge.evaluated[outcome.job_id] = outcome
     return merge
 
 
@@ -69,9 +69,9 @@ def test_completed_half_of_spatial_merge_keeps_it() -> None:
     merge = after(
         changed("merged", "spatial", "a", "b"),
         changed("job_over", "normal", "b"),
-        judged("finished", "spatial", "a", "b"),
+        evaluated_job("finished", "spatial", "a", "b"),
         changed("undone", "normal", "b", gpus=0),
-        judged("undone", "spatial", "b", "a"),
+        evaluated_job("undone", "spatial", "b", "a"),
     )
     assert merge.is_undone
     assert undone_for(merge) == ["b"]
@@ -81,7 +81,7 @@ def test_continuing_half_of_spatial_merge_keeps_it() -> None:
     merge = after(
         changed("merged", "spatial", "a", "b"),
         changed("undone", "spatial", "a", "b", gpus=0),
-        judged("undone", "spatial", "b", "a"),
+        evaluated_job("undone", "spatial", "b", "a"),
         changed("started", "normal", "a"),
     )
     assert undone_for(merge) == ["b"]
@@ -92,7 +92,7 @@ def test_temporal_merge_is_undone_for_donor_too(job_ids: tuple[str, ...]) -> Non
     merge = after(
         changed("merged", "temporal", "a", "b"),
         changed("undone", "temporal", *job_ids, gpus=0),
-        judged("undone", "temporal", "b", "a"),
+        evaluated_job("undone", "temporal", "b", "a"),
     )
     assert undone_for(merge) == ["a", "b"]
 
@@ -101,8 +101,8 @@ def test_spatial_merge_undone_for_both_counts_for_neither() -> None:
     merge = after(
         changed("merged", "spatial", "a", "b"),
         changed("undone", "spatial", "a", "b", gpus=0),
-        judged("undone", "spatial", "a", "b"),
-        judged("undone", "spatial", "b", "a"),
+        evaluated_job("undone", "spatial", "a", "b"),
+        evaluated_job("undone", "spatial", "b", "a"),
     )
     assert undone_for(merge) == ["a", "b"]
 

@@ -70,12 +70,12 @@ def test_undone_merge_is_shown_to_both_with_reason() -> None:
         "0.1 at best, and it was 0.1 before"
     )
     said = lines_about(run, "two")
-    judged = said.index("the merge one -> two was no gain for two: saved 0 s of one GPU")
-    assert said.index(undone) < judged
-    assert said[judged + 2].endswith(" forecast, 0 taken, 600 alone")
+    verdict = said.index("the merge one -> two was no gain for two: saved 0 s of one GPU")
+    assert said.index(undone) < verdict
+    assert said[verdict + 2].endswith(" forecast, 0 taken, 600 alone")
     assert undone in lines_about(run, "one")
     assert f"one, two: {undone}" in watched_lines(run)
-    assert any(line.startswith("completed on n0") for line in said[judged:])
+    assert any(line.startswith("completed on n0") for line in said[verdict:])
 
 
 def test_half_undone_merge_is_shown_to_one() -> None:

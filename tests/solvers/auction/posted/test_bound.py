@@ -78,8 +78,8 @@ class Run:
                     self._withdraw(due_slot, award, needed, plans)
         self.auctioneer.advance(slot)
 
-    def judge(self, slot: int, bid: Bid) -> None:
-        """Judge a bid, whose plans count no more once it is withdrawn."""
+    def decide(self, slot: int, bid: Bid) -> None:
+        """Decide a bid, whose plans count no more once it is withdrawn."""
         needed = demand(self.fleet, bid.work_samples, list(bid.samples), bid.memory_gib)
         last_slot = slot + bid.slots - 1
         plans = [
@@ -140,7 +140,7 @@ def test_bound_exceeds_schedules_over_several_periods(slots, steps):
     for bids, step in zip(slots, steps, strict=False):
         run.advance(slot)
         for bid in bids:
-            run.judge(slot, bid)
+            run.decide(slot, bid)
             assert run.auctioneer.welfare.planned_micros <= run.bound
         slot += step
     for later_slot in range(slot, slot + 2 * HORIZON_SLOTS + 1):
