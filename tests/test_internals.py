@@ -20,7 +20,7 @@ EXCEPTIONS = {
     "tests/executors/elastic/test_failures.py": (1, "closes one end of a pipe of a process"),
     "tests/executors/gang/test_gang_model.py": (1, "polls without a pause"),
     "tests/executors/lora/slots/test_finished_jobs.py": (1, "stops a runner before its last step"),
-    "tests/executors/lora/slots/test_slot.py": (1, "reads which checkpoints are there"),
+    "tests/executors/lora/slots/test_slot_runs.py": (1, "reads which checkpoints are there"),
     "tests/executors/node/test_reports.py": (2, "waits for the end of a thread"),
     "tests/infra/lender/test_prometheus.py": (1, "reports without a broker"),
     "tests/integration/test_connections.py": (2, "connects as the broker's own client"),

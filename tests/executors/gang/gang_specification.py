@@ -230,6 +230,8 @@ class GangsSpecification:
     files: set[str] = field(default_factory=set)
     """Jobs with files on the shared disk."""
     reports: list[Reported] = field(default_factory=list)
+    restored: list[Reported] = field(default_factory=list)
+    """Ends of the runs of the process before, to be reported."""
     has_room: bool = True
     """Whether processes can be started."""
 
@@ -300,6 +302,8 @@ class GangsSpecification:
 
     def advance(self, now_s: float) -> None:
         """The node processes what its ranks have sent, ends and begins gangs."""
+        self.reports += self.restored
+        self.restored = []
         for gang in self.gangs:
             if gang.has_begun:
                 self._advance(gang, now_s)
@@ -315,7 +319,7 @@ class GangsSpecification:
         """The node's process begins again, without ranks, and reports the ends of all runs."""
         for gang in self.gangs:
             how: Literal["failed", "over"] = "failed" if gang.verdict is None else "over"
-            self.reports.append(Reported(gang.command.run_id, how, gang.kept_samples))
+            self.restored.append(Reported(gang.command.run_id, how, gang.kept_samples))
         self.gangs, self.ranks, self.free_gpus = [], [], list(range(self.gpus))
 
     def _advance(self, gang: SpecifiedGang, now_s: float) -> None:

@@ -41,17 +41,23 @@ GPUS = 3
 JOBS = ("a", "b", "c")
 WORK_SAMPLES = 16
 STEPS = 80
-HISTORIES = 20
+HISTORIES = 30
 """For each seed."""
 ROUNDS = 20
 EVENTS = {
-    **dict.fromkeys(["assign", "act"], 8),
-    **dict.fromkeys(["release"], 3),
-    **dict.fromkeys(["disown", "wait", "full", "restart", "stop"], 1),
-    "join": 16,
+    "assign": 8,
+    "release": 4,
+    "disown": 1,
+    "obey": 16,
+    "act": 10,
     "advance": 8,
+    "wait": 4,
+    "full": 1,
+    "restart": 1,
+    "stop": 1,
 }
 """Weights of what happens."""
+ACTIONS = ("join", *2 * ("progress",), *2 * ("finish",), "stop", *2 * ("left",), *2 * ("fail",), "die")
 
 
 @dataclass
@@ -110,7 +116,7 @@ class ElasticUnderTest(RunnerUnderTest):
         return elastic_nodes.Fleet(root, ElasticSettings(model_root=root, dataset_root=root))
 
     def assigned(self, rng: random.Random, job_id: str, generation: int, members: Members) -> Any:
-        work = elastic_nodes.workload(WORK_SAMPLES, keeps=job_id != JOBS[0])
+        work = elastic_nodes.workload(WORK_SAMPLES, keeps=job_id == JOBS[0])
         return elastic_nodes.assigned(
             NODE,
             job_id,
@@ -216,10 +222,10 @@ class GangHistory:
                 self._release()
             case "disown":
                 self._disown()
-            case "join":
-                self._act("join")
+            case "obey":
+                self._act("obey" if self.rng.random() < 0.8 else "progress")
             case "act":
-                self._act(self.rng.choice(["progress", "progress", "finish", "stop", "left", "fail", "die"]))
+                self._act(self.rng.choice(ACTIONS))
             case "advance":
                 self.advance()
             case "wait":
@@ -327,15 +333,17 @@ class GangHistory:
     def _restart(self) -> None:
         """The node's process is killed with its ranks, and begins again."""
         state = self.runner.state()
-        assert (state is None) == (not self.model.gangs)
+        assert (state is None) == (not self.model.gangs and not self.model.restored)
         self.runner = self.start()
         if state is not None:
             self.runner.restore(state)
         self.model.restart()
-        self.advance()
+        if self.rng.random() < 0.3:
+            self._restart()
 
     def _stop(self) -> None:
         """The node stops, and waits until its ranks have ended as ordered."""
+        self.advance()
         self.model.close(self.clock.now_s)
         LightRank.obeys = True
         self.runner.close("node_stops")
@@ -365,6 +373,12 @@ class GangHistory:
         samples = rng.choice([0, 4, 8, WORK_SAMPLES])
         leads = newest.rank == 0
         permanent, by_peer = rng.random() < 0.3, rng.random() < 0.5
+        if what == "obey":
+            verdict = getattr(rank.directives[-1], "verdict", None)
+            # A rank may have finished before it receives its release.
+            ended = rng.choice(["stop", "stop", "finish"])
+            left = rng.choice(["left", "left", "stop"])
+            what = "join" if verdict is None else left if verdict == "leave" else ended
         match what:
             case "join":
                 self._emit(rank, ("joined", newest.generation, samples))

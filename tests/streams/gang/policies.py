@@ -44,12 +44,14 @@ from tests.support.twins import ZONE
 
 WORK_SAMPLES = 10
 TIMEOUT_S = 100.0
+SERVICE_ENDS_S = 20.0
+"""Time at which services end; the history may end them at any."""
 STATE_BYTES = 1_000
 SERVERS = ("s0", "s1", "s2")
 WORK = workload(WORK_SAMPLES)
 CAUSES = (
     *("started", "resumed", "node_lost", "preempted", "run_failed", "given_up", "withdrawn", "work_done"),
-    *("scaled_out", "scaled_in", "moved", "servers_reclaimed"),
+    *("scaled_out", "scaled_in", "moved", "servers_reclaimed", "time_over"),
 )
 PROGRESSED = {"node_s": 0.0, "complete": False}
 COMPLETE = {"node_s": 0.0, "complete": True}
@@ -75,6 +77,7 @@ class Changed(Outcome):
     job_id: str
     generation: int
     reason: str
+    width_before: int = 0
 
 
 class Released(Outcome):
@@ -111,11 +114,11 @@ class ForgetfulGang(CountedGang):
 
 
 class PlainGangs(SingleJobGangs[CountedGang, str]):
-    """Gangs of a policy that adds nothing: one process on each node."""
+    """Gangs of a policy that adds nothing: a process on each node, and a second one on some."""
 
     def begin(self, job: CountedGang, members: Sequence[str]) -> None:
         """Begin the first generation, or the next of a job that waits."""
-        self._begin_generation(job, job.generation + 1, dict.fromkeys(members, 1))
+        self._begin_generation(job, job.generation + 1, _processes(members))
         self._order(job, 0, Why("resumed" if job.generation > 1 else "started"))
 
     def resize(self, job: CountedGang, members: Collection[str], cause: str) -> None:
@@ -123,9 +126,9 @@ class PlainGangs(SingleJobGangs[CountedGang, str]):
         stay = [node for node in job.members if node in members]
         left = [node for node in job.working if node not in members]
         replaced, width = job.generation, self._width(job)
-        self.leave(job, dict.fromkeys(left, 1), replaced)
+        self.leave(job, {node: job.members[node] for node in left}, replaced)
         joined = (node for node in members if node not in stay)
-        self._begin_generation(job, replaced + 1, dict.fromkeys((*stay, *joined), 1))
+        self._begin_generation(job, replaced + 1, _processes([*stay, *joined]))
         done, job.done = job.done, {}
         for node in done:
             if node not in job.members:
@@ -143,7 +146,9 @@ class PlainGangs(SingleJobGangs[CountedGang, str]):
             self._outcomes.add(Assigned(**place, resume_samples=job.job.samples_done))
 
     def _changed(self, job: CountedGang, width_before: int, why: Why[str]) -> Outcome:
-        return Changed(job_id=job.job_id, generation=job.generation, reason=why.reason)
+        return Changed(
+            job_id=job.job_id, generation=job.generation, reason=why.reason, width_before=width_before
+        )
 
     def _released(self, job: CountedGang, node: str, generation: int, why: Why[str]) -> Outcome:
         reason = job.release_reason(why.reason)
@@ -151,6 +156,10 @@ class PlainGangs(SingleJobGangs[CountedGang, str]):
 
     def _why(self, job: CountedGang, cause: Cause, facts: Mapping[str, Fact] = NO_FACTS) -> Why[str]:
         return Why(cause, facts)
+
+
+def _processes(nodes: Sequence[str]) -> dict[str, int]:
+    return {node: 1 + place % 2 for place, node in enumerate(nodes)}
 
 
 class Policy(ABC):
@@ -195,9 +204,21 @@ class Policy(ABC):
         """Change the nodes of a job in force; return the cause, if they change."""
         return None
 
+    def expire(self, job: Any) -> bool:
+        """End a job whose time is over; return whether it has such a time, and is not ending."""
+        return False
+
     def quiet_s(self, job: Any) -> float:
         """Return the silence that is expected of a job that has started."""
         return 0.0
+
+    def width_before(self, outcome: Any) -> int | None:
+        """Return the number of processes before a change; None where the decision does not have it."""
+        return None
+
+    def waiting(self) -> list[str] | None:
+        """Return the jobs that may begin; None if the policy keeps no list of them."""
+        return None
 
     def check(self) -> None:
         """Check what the policy derives from its gangs."""
@@ -285,6 +306,9 @@ class Plain(Policy):
         self.gangs.begin(job, rng.sample(self.NODES, rng.randint(1, len(self.NODES))))
         return True
 
+    def width_before(self, outcome: Any) -> int | None:
+        return outcome.width_before if isinstance(outcome, Changed) else None
+
     def resize(self, rng: random.Random, job: Any) -> str | None:
         members = rng.sample(self.NODES, rng.randint(1, len(self.NODES)))
         more = len(members) - len(job.members)
@@ -369,6 +393,12 @@ class Elastic(Policy):
         self.gangs.return_to_queue(job, Why("preempted", NO_FACTS, by_s))
         return "preempted"
 
+    def width_before(self, outcome: Any) -> int | None:
+        return outcome.workers_before if isinstance(outcome, JobResized) else None
+
+    def waiting(self) -> list[str]:
+        return [job.job_id for job in self.gangs.waiting]
+
     def quiet_s(self, job: Any) -> float:
         left_s: float = self.gangs.work_left_s(job) / self.gangs.speed(job)
         return left_s
@@ -405,8 +435,8 @@ class Experts(Policy):
     ASSIGNED = RanksAssigned
     CHANGED = RanksChanged
     RELEASED = RanksReleased
-    CHANGE_REASONS: ClassVar = {**_BY_CAUSE, "given_up": "run_failed", "work_done": "ended"}
-    RELEASE_REASONS: ClassVar = {**Plain.RELEASE_REASONS, "work_done": "ended"}
+    CHANGE_REASONS: ClassVar = {**_BY_CAUSE, "given_up": "run_failed", "time_over": "ended"}
+    RELEASE_REASONS: ClassVar = {**Plain.RELEASE_REASONS, "time_over": "ended"}
 
     def gangs_of(self, context: ZoneContext) -> Ranks:
         ranks = Ranks(context)
@@ -415,7 +445,11 @@ class Experts(Policy):
         return ranks
 
     def work(self, rng: random.Random) -> Workload:
-        return moe.training(rng.randint(1, 4), WORK_SAMPLES)
+        ranks = rng.randint(1, 4)
+        if rng.random() < 0.7:
+            return moe.training(ranks, WORK_SAMPLES)
+        service: Workload = moe.serving(ranks, WORK_SAMPLES, until_s=SERVICE_ENDS_S)
+        return service
 
     def gang_of(self, rng: random.Random, job: Job) -> Gang:
         return MoeJob(job, self.gangs.arrivals, since_s=self.gangs.time_s)
@@ -424,6 +458,19 @@ class Experts(Policy):
         has_room = self.gangs.gpus.idle() >= job.ranks
         assert self.gangs.start(job) == has_room
         return has_room
+
+    def expire(self, job: Any) -> bool:
+        if job.until_s is None or job.is_ending:
+            return False
+        job.is_time_over = True
+        self.gangs.end(job, Why("ended"))
+        return True
+
+    def quiet_s(self, job: Any) -> float:
+        return 0.0 if job.until_s is None else max(SERVICE_ENDS_S - self.gangs.time_s, 0.0)
+
+    def waiting(self) -> list[str]:
+        return [job.job_id for job in self.gangs.waiting]
 
     def check(self) -> None:
         super().check()

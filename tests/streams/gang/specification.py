@@ -65,6 +65,8 @@ class Specification:
     failures: int = 0
     ending: str | None = None
     """End of the job to come: `completed`, `refunded` or `withdrawn`."""
+    is_time_over: bool = False
+    """Whether it ends because its time is over: its leader may still report progress."""
     now_s: float = 0.0
     last_seen_s: float = 0.0
     """Time of the last order or report of the processes in force."""
@@ -144,9 +146,9 @@ class Specification:
             self.ended(node, generation, samples)
             return
         self.alive.discard((node, generation))
-        if self.ending is None:
+        if self.ending is None or self.is_time_over:
             self._set(samples)
-            self.ending = "completed"
+            self.ending, self.is_time_over = "completed", False
             if generation == self.generation:
                 self._leave_all()
             else:
@@ -157,7 +159,7 @@ class Specification:
         self.alive.discard((node, generation))
         if node not in self.in_force or generation != self.generation:
             counts = self.keeps_progress and self._has_process(node, generation)
-            if counts and self.ending is None and not self.in_force:
+            if counts and (self.ending is None or self.is_time_over) and not self.in_force:
                 self._set(samples)
         elif node != self.in_force[0] and (samples >= self.work_samples or not self.all_report):
             self._end_older(node)
@@ -193,6 +195,12 @@ class Specification:
         if self.ending is None:
             self.ending = "withdrawn"
             self._release("withdrawn")
+
+    def expired(self) -> None:
+        """The time of the job is over. It has done its work if it has ever run."""
+        if self.ending is None:
+            self.ending, self.is_time_over = "completed" if self.generation else "refunded", True
+            self._release("time_over")
 
     def preempted(self) -> None:
         """The zone has the processes end."""

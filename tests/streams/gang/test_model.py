@@ -30,7 +30,7 @@ from tests.streams.gang.specification import Decided, Specification
 from tests.support.examples import seeds
 
 STEPS = 60
-HISTORIES = 50
+HISTORIES = 30
 """For each seed."""
 MOST_JOBS = 2
 TICK_S = TIMEOUT_S / 10
@@ -48,6 +48,7 @@ EVENTS = {
     "resize": 6,
     "preempt": 1,
     "withdraw": 1,
+    "expire": 1,
     "restore": 1,
 }
 """Weights of what happens."""
@@ -64,6 +65,8 @@ class History:
         """Specifications of the jobs that are not over."""
         self.ends: Counter[str] = Counter()
         self.causes: set[str] = set()
+        self.widths: dict[str, int] = {}
+        """Number of processes by job, before the present event."""
         for _ in range(MOST_JOBS):
             self._submit()
 
@@ -78,7 +81,11 @@ class History:
             self._submit()
         if self.models:
             ((event,), job_id) = rng.choices([*EVENTS], [*EVENTS.values()]), rng.choice([*self.models])
+            had = [(model, model.nodes) for model in self.models.values()]
+            self.gangs.has_changed = False
             self._happen(event, self.gangs.jobs[job_id], self.models[job_id])
+            is_freed = any(not nodes <= model.nodes for model, nodes in had)
+            assert self.gangs.has_changed or not is_freed or event == "resize"
         for job_id, model in self.models.items():
             if model.may_begin and model.retry_s <= self.time_s and rng.random() < 0.8:
                 self._begin(self.gangs.jobs[job_id], model)
@@ -92,7 +99,7 @@ class History:
             node, generation = rng.choice(sorted(model.alive))
         elif rng.random() < 0.3:
             node = rng.choice(self.policy.NODES)
-        samples = rng.choice([0, 3, 7, WORK_SAMPLES, WORK_SAMPLES])
+        samples = rng.choice([0, 3, 7, WORK_SAMPLES, WORK_SAMPLES + 3])
         match event:
             case "report":
                 of, fields = rng.choice([(RunStarted, {}), (RunProgressed, PROGRESSED)])
@@ -129,6 +136,8 @@ class History:
             case "preempt":
                 self.gangs.preempt(job, NO_FACTS)
                 model.preempted()
+            case "expire" if self.policy.expire(job):
+                model.expired()
             case "withdraw":
                 is_ending = model.ending is not None
                 self.gangs.withdraw(job)
@@ -216,6 +225,10 @@ class History:
             on_node = [job_id for job_id, model in self.models.items() if node in model.nodes]
             assert [job.job_id for job in gangs.jobs_on(node)] == on_node
             assert gangs.is_busy(node) == bool(on_node)
+        self.widths = {job_id: sum(job.members.values()) for job_id, job in gangs.jobs.items()}
+        may_begin = [job_id for job_id, model in self.models.items() if model.may_begin]
+        ready = [job_id for job_id in may_begin if self.models[job_id].retry_s <= self.time_s]
+        assert self.policy.waiting() in (None, ready)
         self._check_room()
         self.policy.check()
 
@@ -223,6 +236,9 @@ class History:
         found: dict[str, list[Decided]] = {job_id: [] for job_id in self.models}
         for job_id, decided in filter(None, map(self.policy.decided, outcomes)):
             found[job_id].append(decided)
+        for outcome in outcomes:
+            width = self.policy.width_before(outcome)
+            assert width in (None, self.widths.get(getattr(outcome, "job_id", ""), 0))
         for job_id, model in self.models.items():
             assert found[job_id] == [self.policy.worded(decided) for decided in model.decided]
             self.causes |= {each.cause for each in model.decided if hasattr(each, "cause")}
