@@ -101,7 +101,7 @@ def test_only_known_files_reach_into_objects():
         ("zone._gangs.jobs", 1),
         ("bench.cell.zones['z']._gangs", 1),
         ("monkeypatch.setattr(zone, '_gangs', None)", 1),
-        ("monkeypatch.setattr('streams.cell.cell.Cell._fold', None)", 1),
+        ("monkeypatch.setattr('streams.cell.state_machine.Cell._fold', None)", 1),
         ("self._gangs", 0),
         ("pair._replace(a=1)", 0),
         ("zone.describe()", 0),
