@@ -2,6 +2,7 @@
 job: newer generations, releases, failures, lost ranks, late reports and restarts."""
 
 import random
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ import pytest
 
 from executors.elastic.runner import ElasticRunner
 from executors.elastic.settings import ElasticSettings
-from executors.gang import local_gang, rank_runner
+from executors.gang import local_gang
 from executors.gang.messages import Ended, Failed, Joined, RankProgress, Release
 from executors.gang.runner import GangRunner
 from executors.moe.runner import MoeRunner
@@ -431,7 +432,7 @@ def test_gangs_of_a_node_are_as_specified(
     kind: type[RunnerUnderTest], seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_gang, "ForkedProcess", LightRank)
-    monkeypatch.setattr(rank_runner, "_POLL_S", 0.0)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
     for number in range(HISTORIES):
         history = GangHistory(random.Random(f"{seed}/{number}"), kind(), tmp_path / str(number))
         for _ in range(STEPS):

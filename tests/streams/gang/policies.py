@@ -18,6 +18,7 @@ from schemas.kind import Terms, Workload
 from solvers.elastic.cluster import Cluster
 from solvers.elastic.cluster_parts import Kind
 from solvers.elastic.demand import WorkerGrant
+from solvers.elastic.lent import hosted_job
 from streams.cell.jobs import Job
 from streams.cell.layout import Layout
 from streams.cell.live_bytes import LiveBytes
@@ -370,7 +371,7 @@ class Elastic(Policy):
 
     def resize(self, rng: random.Random, job: Any) -> str | None:
         if rng.random() < 0.3:
-            return self._leave_server(rng, job)
+            return self._leave_node(rng, job)
         flexible = job.workers - job.workload.min_workers
         fewer, more = rng.randint(0, flexible), rng.randint(0, 2)
         more = min(more, 3 - flexible + fewer, self._room)
@@ -381,13 +382,15 @@ class Elastic(Policy):
             return "scaled_in" if fewer else None
         return "scaled_out" if more > fewer else "scaled_in" if more < fewer else "moved"
 
-    def _leave_server(self, rng: random.Random, job: Any) -> str | None:
-        before, by_s = job.generation, rng.choice([None, 1e6])
-        self.gangs.leave_servers(job, [rng.choice([*job.members])], Why("servers_reclaimed", NO_FACTS, by_s))
-        if not job.members:
-            assert by_s is not None
+    def _leave_node(self, rng: random.Random, job: Any) -> str:
+        """Have a job leave a node, as one that is due."""
+        node, why = rng.choice([*job.members]), Why("servers_reclaimed", NO_FACTS, 1e6)
+        if hosted_job(self.gangs.cluster, job.job_id).is_preempted_without([node]):
+            self.gangs.return_to_queue(job, Why("preempted", NO_FACTS, 1e6))
             return "preempted"
-        return "servers_reclaimed" if job.generation > before else None
+        self.gangs.vacate(job, [node])
+        self.gangs.follow_room(job, why)
+        return "servers_reclaimed"
 
     def width_before(self, outcome: Any) -> int | None:
         return outcome.workers_before if isinstance(outcome, JobResized) else None
