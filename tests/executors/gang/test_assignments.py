@@ -209,6 +209,8 @@ class History:
             if isinstance(report, RunFailed):
                 saved = self.model.saved.get(report.job_id, (0, 0))
                 assert report.samples_done == (0 if report.error == "boom" else saved[1])
+                (each,) = (each for each in self.model.known if report.run_id in each.runs.values())
+                assert report.error == "boom" or each.ending is None
             if report not in ends:
                 self.model.report(report)
         assert [(each.run_id, each.samples_done) for each in ends] == self.model.conclude()

@@ -376,8 +376,8 @@ class GangHistory:
         permanent, by_peer = rng.random() < 0.3, rng.random() < 0.5
         if what == "obey":
             verdict = getattr(rank.directives[-1], "verdict", None)
-            # A rank may have finished before it receives its release.
-            ended = rng.choice(["stop", "stop", "finish"])
+            # A rank may have finished or failed before it receives its release.
+            ended = rng.choice(["stop", "finish", "fail"])
             left = rng.choice(["left", "left", "stop"])
             what = "join" if verdict is None else left if verdict == "leave" else ended
         match what:

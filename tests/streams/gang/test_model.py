@@ -92,7 +92,7 @@ class History:
 
     def _happen(self, event: str, job: Gang, model: Specification) -> None:
         rng = self.rng
-        likely = sorted(model.done) if rng.random() < 0.2 else model.in_force
+        likely = sorted(model.done) if rng.random() < 0.4 else model.in_force
         node = rng.choice(likely or self.policy.NODES)
         generation = model.generation - rng.choice([0, 0, 0, 1, 2])
         if rng.random() < 0.5 and model.alive:
