@@ -42,7 +42,7 @@ GPUS = 3
 JOBS = ("a", "b", "c")
 WORK_SAMPLES = 16
 STEPS = 80
-HISTORIES = 30
+HISTORIES = 50
 """For each seed."""
 ROUNDS = 20
 EVENTS = {

@@ -30,7 +30,7 @@ from tests.streams.gang.specification import Decided, Specification
 from tests.support.examples import seeds
 
 STEPS = 60
-HISTORIES = 30
+HISTORIES = 60
 """For each seed."""
 MOST_JOBS = 2
 TICK_S = TIMEOUT_S / 10
