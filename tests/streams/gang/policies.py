@@ -371,7 +371,7 @@ class Elastic(Policy):
 
     def resize(self, rng: random.Random, job: Any) -> str | None:
         if rng.random() < 0.3:
-            return self._leave_node(rng, job)
+            return self._leave_server(rng, job)
         flexible = job.workers - job.workload.min_workers
         fewer, more = rng.randint(0, flexible), rng.randint(0, 2)
         more = min(more, 3 - flexible + fewer, self._room)
@@ -382,7 +382,6 @@ class Elastic(Policy):
             return "scaled_in" if fewer else None
         return "scaled_out" if more > fewer else "scaled_in" if more < fewer else "moved"
 
-<<<<<<< HEAD
     def _leave_server(self, rng: random.Random, job: Any) -> str | None:
         by_s, servers = rng.choice([None, 1e6]), [rng.choice([*job.members])]
         if not hosted_job(self.gangs.cluster, job.job_id).is_preempted_without(servers):
@@ -393,17 +392,6 @@ class Elastic(Policy):
             return None  # it stays until it is over
         self.gangs.return_to_queue(job, Why("preempted", NO_FACTS, by_s))
         return "preempted"
-=======
-    def _leave_node(self, rng: random.Random, job: Any) -> str:
-        """Have a job leave a node, as one that is due."""
-        node, why = rng.choice([*job.members]), Why("servers_reclaimed", NO_FACTS, 1e6)
-        if hosted_job(self.gangs.cluster, job.job_id).is_preempted_without([node]):
-            self.gangs.return_to_queue(job, Why("preempted", NO_FACTS, 1e6))
-            return "preempted"
-        self.gangs.vacate(job, [node])
-        self.gangs.follow_room(job, why)
-        return "servers_reclaimed"
->>>>>>> work-gangm
 
     def width_before(self, outcome: Any) -> int | None:
         return outcome.workers_before if isinstance(outcome, JobResized) else None
