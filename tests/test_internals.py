@@ -18,7 +18,6 @@ EXCEPTIONS = {
     "tests/bench/auction/test_misreports.py": (3, "reads prices of a simulation, and drops a measurement"),
     "tests/bench/spine/test_paced.py": (1, "shortens a timeout"),
     "tests/executors/elastic/test_failures.py": (1, "closes one end of a pipe of a process"),
-    "tests/executors/gang/test_gang_model.py": (1, "polls without a pause"),
     "tests/executors/lora/slots/test_finished_jobs.py": (1, "stops a runner before its last step"),
     "tests/executors/lora/slots/test_slot_runs.py": (1, "reads which checkpoints are there"),
     "tests/executors/node/test_reports.py": (2, "waits for the end of a thread"),
