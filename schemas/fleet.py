@@ -26,8 +26,8 @@ node keep their order."""
 
 Loss = Annotated[float, Field(ge=0, le=1e9)]
 NodeSeconds = Annotated[float, Field(ge=0, le=1e9)]
-"""Time of the steps of a run. A step that runs share is divided equally, or by tokens for a run with less: no
-run has more time than its steps would take alone."""
+"""Time of the steps of a run. The time of a shared step is divided equally among its runs; a run with fewer
+tokens than others is charged by tokens. So no run is charged more than its steps would take alone."""
 
 
 UsedGib = Annotated[float, Field(ge=0, le=1e6)]
@@ -81,13 +81,13 @@ class NodeOffline(FleetEvent):
     TYPE: ClassVar = "millrace.node.offline.v1"
 
     reason: Text = ""
-    """Reason for an operator, such as a full disk, which holds no checkpoints either; empty after a requested
-    stop."""
+    """Reason for an operator, such as a full disk. With a full disk, runs are not checkpointed. Empty after a
+    requested stop."""
 
 
 class NodeSeen(SignOfLife):
-    """A node is online that counts as down in its cell, or has not reported before. Only intake writes it, to
-    the ledger.
+    """A node that counts as down in its cell, or has not reported before, is online. Only intake writes it,
+    to the ledger.
     """
 
     TYPE: ClassVar = "millrace.node.seen.v1"

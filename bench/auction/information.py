@@ -1,5 +1,5 @@
-"""`auction` against `pdftsp` where both have the same information: nothing, or the day before; and against
-`pdftsp` with bounds from the distribution of values, which `auction` has no use for."""
+"""`auction` against `pdftsp`. Both have the same information: none, or the day before. A third comparison is
+with `pdftsp` with bounds from the distribution of values; `auction` does not use these."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median

@@ -24,7 +24,7 @@ TRACES = {"Philly": "jobs_philly.csv.gz", "ITP": "jobs_elasticflow_itp.csv.gz"}
 """File names of real arrivals; the paper's MLaaS and Helios are not available."""
 
 SMALL = ((4, 24, 3.0), (4, 24, 5.0), (6, 24, 4.0), (6, 36, 3.0), (8, 36, 5.0), (10, 48, 5.0))
-"""Nodes, slots and arrivals per slot with an offline optimum that is found quickly: demand is 0.7 to 1.9
+"""Nodes, slots and arrivals per slot for which the offline optimum is found quickly. Demand is 0.7 to 1.9
 times the capacity of the nodes, less than at any of `LOADS`."""
 SMALL_LOADED = ((4, 24, 8.0), (4, 24, 13.0))
 """Sizes with the load of `BASE` at medium and at high load, where proving the optimum takes minutes."""
@@ -188,7 +188,8 @@ class AuctionScope:
 
 
 def scope_of(conditions: Conditions) -> AuctionScope:
-    """Return the full or the quick form, and check its traces: hours may pass before a day is drawn from one.
+    """Return the full or the quick form. Check its traces now, since hours may pass before a day is drawn
+    from a trace.
 
     Raises:
         TraceError: a trace cannot be read, or is too short.
@@ -226,8 +227,8 @@ def full(seed: int, traces: Path) -> AuctionScope:
 
 
 def quick(seed: int) -> AuctionScope:
-    """Return the quick form: three nodes for a sixth of the day, as loaded as in full by smaller tasks;
-    Figure 8 alone, and few days."""
+    """Return the quick form: Figure 8 alone, few days, and three nodes for a sixth of a day. Smaller tasks
+    make its load that of the full form."""
     high = _shrunk(replace(BASE, arrivals_per_slot=LOADS["high"]))
     loads = figures(None)[8]
     points = tuple(Point(point.label, _shrunk(point.setting)) for point in loads.points)
@@ -279,7 +280,7 @@ def _new_days(traces: Path | None, seeds: Iterable[int]) -> NewDays:
 
 
 def _measured(figure: Figure, scale: int, slots: int) -> Figure:
-    """Return a figure with measured speeds, on fewer nodes that are as loaded."""
+    """Return a figure with measured speeds, on fewer nodes with the same load."""
 
     def setting_of(modelled: PaperSetting) -> PaperSetting:
         return replace(

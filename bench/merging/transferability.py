@@ -1,8 +1,8 @@
 """Table 7: speedup by each score of transferability as the choice of donors, measured by training.
 
-For each task, the donor with the best score is used, even if it delays the task, and without the safety net
-of a zone. Every pair is trained, so that the best donor in hindsight and a random one are the ends of the
-scale. No score uses an outcome of a pair, nor validation data.
+For each task, the donor with the best score is used, even if it delays the task: here, no zone undoes the
+merge. Every pair is trained, so that the best donor in hindsight and a random donor are the ends of the
+scale. No score uses the outcome of a pair or validation data.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,8 @@ class DonorGain:
     speedup: float
     """Iterations alone over those after the donor, as a mean over receivers."""
     saved_pct: float
-    """Saved part of the iterations that all receivers need alone; negative if the choice costs some."""
+    """Saved part of the iterations that all receivers need alone. It is negative if the choice costs
+    iterations."""
     hurt_pct: float
     """Part of the receivers that need more than alone."""
 

@@ -1,5 +1,5 @@
-"""The memory of a worker with a large cell, its time to decide again after a kill, and the growth of the
-ledger, which is kept forever, with an idle fleet."""
+"""Memory of a worker with a large cell, its recovery time after a kill, and growth of the ledger with an idle
+fleet. The ledger is kept forever."""
 
 import random
 import time
@@ -70,8 +70,8 @@ def measure_recovery(quick: bool, seed: int) -> Result:
 
 
 def _fill_ledger(line: BrokerPipeline, events: int) -> None:
-    """Produce reports of nodes, as most events of a ledger are; of finished jobs, so that they are cheap to
-    fold."""
+    """Produce reports of nodes, the most frequent events of a ledger. The reported jobs are finished, so that
+    the reports are cheap to fold."""
     for number in range(max(events, 0)):
         node, job = f"node{number % NODES:04d}", f"over{number}"
         line.produce(RunStarted(cell="bench", node=node, run_id=f"0/{job}", job_id=job, samples_done=0))

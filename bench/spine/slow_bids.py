@@ -45,7 +45,7 @@ _TIMED = 10
 _TIMES = 3
 """Repetitions of each timing; the median counts, since a single one depends on the machine."""
 DEAR_MICROS = 10**12
-"""More than any price, so that the certificate's search is not cut off."""
+"""Bid above any price, so that the certificate's search is not cut off."""
 _DECLARED = PdftspPolicy(
     kind="pdftsp",
     money_unit_micros=2 * UNIT,
@@ -69,7 +69,7 @@ def measure_slow_bids(quick: bool, seed: int) -> Result:
         calibration.sample(10)
         sought = sorted(slow_tasks(rng, market, tries), key=lambda found: -found[0])
         for place, (steps, task) in enumerate(sought[:_TIMED]):
-            # The first has the least competition: each admitted one takes room and raises prices.
+            # The first bid has the least competition, since each admitted bid uses room and raises prices.
             times = [market.times_of(f"slow{place}-{again}", task, DEAR_MICROS) for again in range(_TIMES)]
             wall_s, cpu_s = (statistics.median(each) for each in zip(*times, strict=True))
             rows.append(_TimedBid(market.shape.text, steps, 1_000 * wall_s, 1_000 * cpu_s))
@@ -98,7 +98,8 @@ class _TimedBid(NamedTuple):
 
 
 def _sized(market: "MarketShape", quick: bool) -> "MarketShape":
-    """Return a market with few bids before in the quick form: thousands take a minute to be decided."""
+    """Return the market; in the quick form, with few earlier bids, since thousands take a minute to be
+    decided."""
     return replace(market, bids_before=min(market.bids_before, _QUICK_BIDS_BEFORE)) if quick else market
 
 
@@ -382,8 +383,8 @@ def _vendor(rng: random.Random, number: int, market: MarketShape) -> VendorQuote
 
 
 def slow_tasks(rng: random.Random, market: MarketCell, tries: int) -> Iterator[tuple[int, TaskShape]]:
-    """Yield tasks and the steps of their searches, each a neighbour of the slowest so far, or a random
-    one."""
+    """Yield tasks and the steps of their searches. Each task is random, or a neighbour of the slowest task so
+    far."""
     best, at = -1, random_task(rng, market.shape)
     for number in range(tries):
         restart = number % 50 < 15

@@ -20,7 +20,7 @@ from schemas.lora import Dataset
 from schemas.lora_commands import SlotAssigned
 
 _PLANNED_PART = 0.7
-"""Part of a GPU's speed that the zone plans with: the rest of a slot is for its beginning and for
+"""Part of a GPU's speed that the zone plans with. The rest of a slot is left for its start and for
 checkpoints."""
 _TASKS_PER_NODE = 2
 _BATCH = 4

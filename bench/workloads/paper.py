@@ -70,12 +70,11 @@ def types_of(gpus: Gpus) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class PolicyBounds:
-    """Quantiles of the declared value density that the operator uses as bounds (erratum P4).
-
-    Lemma 2, by the letter, needs a money unit below nearly all bids and a bound above nearly all. Prices then
-    rise so fast that a tenth of the bids is admitted and most of the fleet idles. With the median for both, a
-    node-slot filled by winners of b-bar 1 ends at 1.7 times the bound, and one filled by better winners at
-    more: docs/results/auction.md has the alternatives that were tried.
+    """Quantiles of the declared value density that the operator uses as bounds (erratum P4). Strictly, Lemma
+    2 needs a money unit below nearly all bids and a bound above nearly all. Prices then rise so fast that a
+    tenth of the bids is admitted and most of the fleet is idle. With the median for both, a node-slot filled
+    by winners of b-bar 1 ends at 1.7 times the bound; with better winners, the price ends higher.
+    docs/results/auction.md has the alternatives that were tried.
     """
 
     money_unit_quantile: float = 0.5
@@ -182,8 +181,8 @@ def _between(least: float, most: float, draw: float) -> float:
 
 
 LEAST_VENDORS = 2
-"""Vendors whose delays the deadlines allow for: they are in every market, so a larger one changes no
-deadline."""
+"""Number of vendors whose delays are part of the deadlines. These vendors are in every market, so deadlines
+do not change if a market has more."""
 
 MOST_ARRIVALS_PER_SLOT = 10_000
 MOST_WORK_SCALE = 1_000.0

@@ -165,7 +165,7 @@ class TunerRunner(RankRunner[TunerSettings, NodeAssignment, TaskAssigned | Profi
             assignment = self.assignment_of(each.command)
             assignment.over = set(each.over)
             assignment.ending, assignment.is_stopped = each.ending, each.is_stopped
-            if not assignment.goes_on:
+            if not assignment.goes_on or not assignment.open_runs:
                 assignment.ranks_left = 0
             self.assignments.append(assignment)
 

@@ -56,10 +56,9 @@ def replay(
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
     json: Json = False,
 ) -> None:
-    """Recompute every decision and compare it, byte by byte and link by link.
-
-    The status is 1 where one differs, and 3 where none does but some were decided by rules that this version
-    of Millrace does not have.
+    """Recompute every decision and compare it, byte by byte and link by link. The status is 1 if a decision
+    differs. It is 3 if none differs, but some were decided by rules that this version of Millrace does not
+    have.
     """
     kept = kept_heads(expect_head, cell)
     if ledger is None and decisions is not None:

@@ -20,7 +20,7 @@ ServerPool = Literal["training", "loaned"]
 
 SpeedFrom = Literal["declared", "measured", "offline", "assumed"]
 """Source of a job's expected speed. `measured`: steps of runs of its kind on the zone's nodes; `offline`:
-published profiles; `declared`: by its user; `assumed`: none of these, so that it is expected to run for the
+published profiles; `declared`: by its user; `assumed`: without any of these, it is expected to run for the
 zone's `assumed_running_s`."""
 DurationErrorPercent = Annotated[float | None, Field(ge=0)]
 """Expected error of a running time. Before the job runs, it is that of the curve through measured steps.
@@ -66,7 +66,7 @@ class JobResized(Outcome):
     flexible_pool: ServerPool | None
     """Pool of the workers beyond the base demand; None without any."""
     servers: tuple[Member, ...]
-    """Actual workers on each server, which are more on slower GPUs."""
+    """Actual workers on each server. On slower GPUs, there are more."""
     remaining_s: float
     """Time of the job's remaining work with these workers; with the base demand while it waits."""
     samples_done: Samples
@@ -96,7 +96,7 @@ class ElasticForecast(Evidence):
     start_s: float
     """Start, in Unix seconds."""
     earliest_end_s: float
-    """End with all the workers that it can use, from its start on."""
+    """End, if it has all the workers that it can use from its start on."""
     latest_end_s: float
     """End with its base demand alone."""
     speed_from: Annotated[SpeedFrom, Field(exclude_if=is_declared)] = "declared"
@@ -105,8 +105,8 @@ class ElasticForecast(Evidence):
 
 
 class JobProfiled(Outcome):
-    """A job's workers have reported the first measured steps of their generation: its running time is
-    predicted again."""
+    """A job's workers have reported the first measured steps of their generation, so its running time is
+    forecast again."""
 
     TYPE: ClassVar = "millrace.job.profiled.v1"
 
@@ -125,7 +125,7 @@ class JobProfiled(Outcome):
     duration_error_pct: DurationErrorPercent
     """Expected error of `remaining_s`."""
     profile_gpu_s: float
-    """GPU time of these workers by then if they ran only to be profiled, on the base demand; else 0."""
+    """GPU time of these workers until then if they ran only to be profiled, with the base demand; else 0."""
 
 
 class ServersCleared(Outcome):

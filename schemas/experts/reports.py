@@ -10,8 +10,8 @@ from schemas.fleet import RunReport
 
 MAX_ELEMENTS = 2_048
 ELEMENTS_PER_LAYER = 5
-"""Number of counts for which each layer of a report counts besides its experts. With the bound on all counts,
-a report in any format fits into a record of `fleet`: 7 layers of 256 experts, 15 of 128, or 29 of 64."""
+"""Counts that are added for each layer of a report, besides one per expert. With the bound on all counts, a
+report in any format fits into a record of `fleet`: 7 layers of 256 experts, 15 of 128, or 29 of 64."""
 Tokens = Annotated[int, Field(ge=0, le=2**40)]
 
 
@@ -53,8 +53,8 @@ class RoutingReport(RunReport):
 class ExpertsProfiled(RoutingReport):
     """The profile stage of a service is over: its counts, and the accuracy of its forecast.
 
-    A service whose model has sample paths of its training begins with those, and reports them alone; its own
-    stage then changes its forecasts without a report.
+    If a model has sample paths of its training, its service begins with these paths, and reports only them.
+    Its own profile stage then changes its forecasts without a report.
     """
 
     TYPE: ClassVar = "millrace.experts.profiled.v1"

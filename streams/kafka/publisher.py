@@ -18,7 +18,8 @@ Confirmation = asyncio.Future[int]
 _POLL_EVERY_S = 0.005
 """Interval between polls for the broker's answers, which are not urgent."""
 _LINGER_MS = 1
-"""Longest wait of librdkafka for further records of a batch: without it, most batches have one record."""
+"""Longest wait of librdkafka for further records of a batch. Without it, most batches would have one
+record."""
 _LONGEST_BATCH_S = 0.006
 """Longest time for which records are collected: slightly longer than a turn of
 `streams/worker/faust/transport.py`."""

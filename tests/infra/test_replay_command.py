@@ -75,7 +75,7 @@ def test_head_is_required_without_decisions_too(capsys, log, command):
     assert ran(log, command, "--expect-head", head) == 0
     output = capsys.readouterr()
     assert head in output.out
-    assert "nothing shows that the ledger is whole" in output.err
+    assert "decisions.jsonl is missing" in output.err
     ledger = (log / "ledger.jsonl").read_bytes()
     (log / "ledger.jsonl").write_bytes(ledger.replace(b'"bid_micros":50000000', b'"bid_micros":60000000'))
     assert ran(log, command, "--expect-head", head) == 1

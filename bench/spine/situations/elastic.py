@@ -1,5 +1,5 @@
-"""Elastic jobs that run, and many that wait; and inference servers that are lent to them and reclaimed, as
-many at once as an event may name."""
+"""Elastic jobs that run, and many that wait. Inference servers are lent to them and reclaimed, in events with
+the largest number of servers."""
 
 import random
 from collections.abc import Iterator
@@ -98,7 +98,7 @@ def round_of(rng: random.Random, jobs: int, has_curves: bool) -> Situation:
 
 
 def _profile(model: int) -> ProfileReported:
-    """Return a profile by which a GPU takes somewhat longer than a second for a sequence."""
+    """Return a profile in which a GPU takes slightly more than a second for a sequence."""
     shape = TrainingHyperparameters(global_batch_size=64)
     return ProfileReported(
         cell=CELL,
@@ -128,7 +128,7 @@ def _profile(model: int) -> ProfileReported:
 
 
 def _start_assigned(history: CellHistory, time_s: float) -> list[WorkersAssigned]:
-    """Advance the clock, report the runs of all jobs that get workers as started, and return the orders of
+    """Advance the clock, and report the runs of all jobs with new workers as started. Return the orders of
     their leaders."""
     orders = [
         outcome
@@ -199,7 +199,8 @@ _OWNER = "inference"
 
 
 def loan_situations(rng: random.Random, servers: int) -> Iterator[Situation]:
-    """Yield offers and reclaims between a zone that lends `servers` servers and one whose jobs use them."""
+    """Yield offers and reclaims of `servers` servers between their zone and a zone with jobs that use
+    them."""
     jobs = rng.choice((500, 2_000, 4_000))
     most_workers = rng.choice((1, 4, 16))
     most = min(MAX_SERVERS, servers)

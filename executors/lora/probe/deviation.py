@@ -115,8 +115,8 @@ FLOAT32 = Yardstick(factor=32.0, least=2e-5, most=1e-2, summary=max)
 roundings add up like a random walk."""
 
 REDUCED = Yardstick(factor=3.0, least=2**-7, most=0.3, summary=median)
-"""Noise: the deviation of the eager pass from float32. The median is used since a token that a router sends
-to another expert, which roundings can cause, differs as a whole."""
+"""Noise: the deviation of the eager pass from float32. The median is used, since roundings can make a router
+send a token to another expert, and the whole token then differs."""
 
 REDUCED_ALONE = Yardstick(factor=8.0, least=2**-7, most=0.3, summary=median)
 """Noise: the effect of one rounding of each input, used without a float32 pass for comparison."""
@@ -149,8 +149,8 @@ def _of_rows(found: Tensor, reference: Tensor) -> list[float]:
 
 
 def _of_layers(found: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> list[float]:
-    """Return the deviation of each layer's gradient, relative to it, or to a share of the largest if it is
-    weak."""
+    """Return the deviation of each layer's gradient, relative to the gradient itself, or to a share of the
+    largest gradient if it is weak."""
     norms = {site: float(gradient.norm()) for site, gradient in reference.items()}
     least = max(_WEAK_LAYER * max(norms.values()), _TINY)
     return [

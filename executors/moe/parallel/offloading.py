@@ -103,5 +103,5 @@ def put_together(pieces: Sequence[Tensor]) -> Tensor:
 
 
 def split_like(stacked: Tensor, pieces: Sequence[Tensor]) -> list[Tensor]:
-    """Return views of a tensor of some experts, as long as the pieces of another."""
+    """Return views of a tensor of some experts, with the lengths of the pieces of another tensor."""
     return list(stacked.split([len(piece) for piece in pieces]))

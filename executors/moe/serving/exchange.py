@@ -1,10 +1,10 @@
 """Exchanges between the ranks of a service, in bounded time.
 
-Every rank makes each decision by itself, from numbers that all ranks have sent to all ranks: so no rank waits
-for another's decision. The thesis sends values to device 0 and back on the two all-to-alls of a layer
-(section 4.6.2); here one small message to all has them: a layer's counts, which phase two needs of all ranks
-anyway, include the estimate for the next layer. Each message has a digest of all decisions before it, which
-detects ranks that have decided differently before rows go to wrong experts.
+Every rank makes each decision by itself, from numbers that all ranks have sent to all ranks. So no rank waits
+for another's decision. The thesis sends values to device 0 and back with the two all-to-alls of a layer
+(section 4.6.2). Here, they are part of one small message to all ranks: phase two needs a layer's counts from
+all ranks anyway, and this message includes the estimate for the next layer. Each message has a digest of all
+decisions before it, which detects ranks that have decided differently before rows go to wrong experts.
 """
 
 from collections.abc import Sequence

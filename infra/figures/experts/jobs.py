@@ -34,8 +34,8 @@ class MoeTimeline(JobTimeline):
     devices: dict[int, Sequence[Sequence[int]]] = field(default_factory=dict)
     """Experts on each device, by layer."""
     loads: dict[int, float] = field(default_factory=dict)
-    """Load of the busiest device over the mean, by layer: as decided with its placement, then by the latest
-    report, if the devices of an expert get equal shares of its tokens."""
+    """Load of the busiest device divided by the mean, by layer. It is decided with the placement, and later
+    computed from the latest report, as if the devices of an expert had equal shares of its tokens."""
 
     def counts(self) -> Counter[str]:
         """Return the numbers of changes of its ranks, and of its placements, by reason."""
@@ -43,7 +43,7 @@ class MoeTimeline(JobTimeline):
 
     @property
     def gave_way(self) -> int:
-        """Number of times that its ranks went to another user's job that had waited for too long."""
+        """Number of times that its ranks were assigned to another user's job that had waited for too long."""
         return self.changes["gave_way"]
 
     @property

@@ -12,13 +12,13 @@ from schemas.fleet import RunFinished, RunProgressed, RunStarted
 from schemas.profiles import LEAST_STEP_S, MAX_TOKENS_PER_GPU_S, MeasuredSteps
 
 PREEMPTION_S = 63.0
-"""Time that a preemption costs a job: its checkpoint is written, its workers end, others start elsewhere and
-load it (thesis, section 3.7.5, measured on a testbed)."""
+"""Time that a preemption costs a job (thesis, section 3.7.5, measured on a testbed). In it, a checkpoint is
+written, the workers end, and new workers start elsewhere and load the checkpoint."""
 FIRST_REPORT_S = 60.0
-"""Time after which workers first report measured steps. They do so a second time after as long again."""
+"""Time after which workers first report measured steps, and interval to the second such report."""
 REPORT_INTERVAL_S = 900.0
-"""Interval of later reports. Real workers report more often, with the same content; a zone counts a run as
-lost whose reports stay away for `order_timeout_s`."""
+"""Interval of later reports. Real workers report more often, with the same content. A zone counts a run as
+lost if it does not report for `order_timeout_s`."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class VirtualWorkers(VirtualGangs[VirtualJob]):
 
     def _measured(self, command: WorkersAssigned, samples_per_s: float) -> MeasuredSteps | None:
         """Return the steps that workers of some speed report first; None for a job with a declared speed,
-        whose speed is not in question here."""
+        since the declaration is assumed to be true here."""
         return measured_steps(command, samples_per_s) if command.workload.samples_per_s is None else None
 
 

@@ -46,8 +46,8 @@ class ElasticOptions(DrawingOptions):
 
 
 def draw(drawing: Drawing) -> list[TimedEvent[Event]]:
-    """Draw jobs for each zone by the size of its own servers: generated like those of the thesis' trace
-    (section 3.7.1), or as many from another trace as give the load.
+    """Draw jobs for each zone by the size of its own servers. They are generated like the jobs of the thesis'
+    trace (section 3.7.1), or drawn from another trace until they give the load.
 
     Raises:
         WorkloadError: an option is invalid, or the trace has too little work.

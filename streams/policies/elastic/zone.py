@@ -193,8 +193,8 @@ class ElasticZone(GangZone[ElasticJob, ResizeReason]):
         return altered
 
     def _open_and_close(self, nodes: Iterable[str]) -> None:
-        """Open or close nodes for jobs. A node that is to leave stays open if jobs need it, since they are
-        promised the zone's own servers."""
+        """Open or close nodes for jobs. Jobs are promised the zone's own servers, so a leaving node stays
+        open if jobs need it."""
         needed = set(self._sizes.needed(self._leaving_training, self._workforce.shapes))
         for node in nodes:
             self._open_or_close(node, node in needed)

@@ -209,6 +209,8 @@ class History:
             if isinstance(report, RunFailed):
                 saved = self.model.saved.get(report.job_id, (0, 0))
                 assert report.samples_done == (0 if report.error == "boom" else saved[1])
+                (each,) = (each for each in self.model.known if report.run_id in each.runs.values())
+                assert report.error == "boom" or each.ending is None
             if report not in ends:
                 self.model.report(report)
         assert [(each.run_id, each.samples_done) for each in ends] == self.model.conclude()
@@ -361,3 +363,20 @@ def test_assignments_are_as_specified(seed: int, tmp_path: Path, monkeypatch: py
         for _ in range(STEPS):
             history.step()
         history.settle()
+
+
+def test_failed_task_is_not_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_pool, "ForkedProcess", LightRank)
+    history = History(random.Random(0), tmp_path)
+    history.advance()
+    history.runner.apply(tuner_nodes.assigned(NODE, tuner_nodes.order("a"), members=[(NODE, GPUS)]))
+    history.runner.advance()
+    history.ranks[0].kill()
+    history.runner.advance()
+    assert [type(report) for report in history.reports] == [RunFailed]
+    state = history.runner.state()
+    assert state is not None, "the other rank has still to end"
+    history.runner = history.start()
+    history.runner.restore(state)
+    history.runner.advance()
+    assert history.runner.is_idle

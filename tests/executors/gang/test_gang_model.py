@@ -2,6 +2,7 @@
 job: newer generations, releases, failures, lost ranks, late reports and restarts."""
 
 import random
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ import pytest
 
 from executors.elastic.runner import ElasticRunner
 from executors.elastic.settings import ElasticSettings
-from executors.gang import local_gang, rank_runner
+from executors.gang import local_gang
 from executors.gang.messages import Ended, Failed, Joined, RankProgress, Release
 from executors.gang.runner import GangRunner
 from executors.moe.runner import MoeRunner
@@ -41,7 +42,7 @@ GPUS = 3
 JOBS = ("a", "b", "c")
 WORK_SAMPLES = 16
 STEPS = 80
-HISTORIES = 30
+HISTORIES = 50
 """For each seed."""
 ROUNDS = 20
 EVENTS = {
@@ -375,8 +376,8 @@ class GangHistory:
         permanent, by_peer = rng.random() < 0.3, rng.random() < 0.5
         if what == "obey":
             verdict = getattr(rank.directives[-1], "verdict", None)
-            # A rank may have finished before it receives its release.
-            ended = rng.choice(["stop", "stop", "finish"])
+            # A rank may have finished or failed before it receives its release.
+            ended = rng.choice(["stop", "finish", "fail"])
             left = rng.choice(["left", "left", "stop"])
             what = "join" if verdict is None else left if verdict == "leave" else ended
         match what:
@@ -431,7 +432,7 @@ def test_gangs_of_a_node_are_as_specified(
     kind: type[RunnerUnderTest], seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_gang, "ForkedProcess", LightRank)
-    monkeypatch.setattr(rank_runner, "_POLL_S", 0.0)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
     for number in range(HISTORIES):
         history = GangHistory(random.Random(f"{seed}/{number}"), kind(), tmp_path / str(number))
         for _ in range(STEPS):

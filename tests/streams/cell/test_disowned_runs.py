@@ -1,14 +1,19 @@
 """Orders of a cell to a node to end a run that the cell does not have."""
 
+from typing import Any
+
 import msgpack
 import pytest
 
 from schemas.base import Outcome
 from schemas.cells import Node
 from schemas.commands import RunDisowned
+from schemas.decisions import EventIgnored
+from schemas.fleet import RunProgressed
 from streams.cell.disowned import AGAIN_S, MOST, MOST_OF_NODE, DisownedRuns
 from streams.cell.state_machine import Cell
-from tests.support.cells import SLOT_S, Bench, configuration, progressed, tick, zone
+from tests.support import elastic, merging, moe
+from tests.support.cells import EPOCH_S, SLOT_S, Bench, bid, configuration, progressed, tick, zone
 
 NODES = tuple(
     Node(id=f"n{number}", gpu_type="fast", tariff="t") for number in range(2 * MOST // MOST_OF_NODE)
@@ -85,3 +90,24 @@ def test_kept_runs_fit_their_room_in_snapshot() -> None:
     for number in range(MOST):
         assert runs.note(f"node-{number}", f"{number}/j", 1e9)
     assert len(msgpack.packb(runs.state())) <= 20 * 1_024
+
+
+WITH_JOB = {
+    "auction": (configuration(), tick(0), bid("j", 10.0)),
+    "elastic": (elastic.elastic_cell(), elastic.tick(EPOCH_S), elastic.submit("j")),
+    "experts": (moe.moe_cell(), moe.tick(EPOCH_S), moe.submit("j", moe.training())),
+    "merging": (merging.merging_cell(), merging.tick(EPOCH_S), merging.submit("j")),
+}
+
+
+@pytest.mark.parametrize("events", WITH_JOB.values(), ids=WITH_JOB)
+def test_unknown_run_of_live_job_is_disowned(events: tuple[Any, Any, Any]) -> None:
+    bench, cell = Bench(), events[0]
+    bench.send(*events)
+    (job,) = bench.cell.jobs.live.values()
+    node = cell.zones[0].nodes[0].id
+    place = {"cell": cell.cell, "node": node, "run_id": f"99/{job.job_id}", "job_id": job.job_id}
+    event = RunProgressed(**place, samples_done=0, node_s=0.0, complete=False, loss=None)
+    ignored, order = bench.send(event)
+    assert (type(ignored), ignored.reason) == (EventIgnored, "stale_report")
+    assert (type(order), order.run_id) == (RunDisowned, event.run_id)

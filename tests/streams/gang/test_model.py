@@ -30,7 +30,7 @@ from tests.streams.gang.specification import Decided, Specification
 from tests.support.examples import seeds
 
 STEPS = 60
-HISTORIES = 30
+HISTORIES = 60
 """For each seed."""
 MOST_JOBS = 2
 TICK_S = TIMEOUT_S / 10
@@ -92,7 +92,7 @@ class History:
 
     def _happen(self, event: str, job: Gang, model: Specification) -> None:
         rng = self.rng
-        likely = sorted(model.done) if rng.random() < 0.2 else model.in_force
+        likely = sorted(model.done) if rng.random() < 0.4 else model.in_force
         node = rng.choice(likely or self.policy.NODES)
         generation = model.generation - rng.choice([0, 0, 0, 1, 2])
         if rng.random() < 0.5 and model.alive:

@@ -54,6 +54,14 @@ def test_idle_gpus_request_plan_after_change():
     assert script.asked.problem.units[0].job_ids == ("b",), "a job has come"
 
 
+def test_plan_that_no_longer_fits_requests_another():
+    script = Script(idle_interval_s=10.0)
+    script.ready("a")
+    assert plans(script.tick(15.0))
+    script.answer(share("gone"), asked=script.asked)
+    assert plans(script.tick(30.0)), "though nothing has changed"
+
+
 def test_question_describes_jobs(script):
     script.ready("c")
     script.plan(share("a", gpus=2), share("b", "c"))

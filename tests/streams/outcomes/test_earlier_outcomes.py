@@ -3,6 +3,8 @@
 `merging-before-gangs` is of commit 7c26c45e^, before jobs of merging zones became gangs. Runs had other ids
 then, so the table has the ids of the runs that each line begins: the n-th run that begins is the n-th run
 now. A generation was that of a task, and now it is that of a job, so generations are not compared.
+Of 30 random histories of that commit with 100 steps each (59,955 events, seeds 0 to 29), 29 have the same
+decisions at commit c057195b. In one, a pair began on a node that had restarted, and ended in that moment.
 
 `elastic-separate-queues` is of commit 2aa7c00a^. Under the scheme `opportunistic`, fungible jobs were in the
 queue for loaned servers alone.
