@@ -239,14 +239,14 @@ def held_up(market: Market, losers: int, slots: int) -> list[int]:
 def test_losing_bids_hold_price_only_with_sales(losers):
     """The worst that was found: who loses just below the price in every slot keeps it from falling for as
     long as others buy, here at up to three times what it falls to without them, by as many units as
-    `MOST_UNSOLD` times the sold ones. It rises by 4 % at most beyond what it would have been: they leave less
+    `MOST_UNSOLD` times the sold ones. It rises by 7 % at most beyond what it would have been: they leave less
     room to winners, whose highest offers the guard is read off. Without them it falls as it would have, and
     no later where they were many: what did not count is not remembered."""
     market, alone = Market.open(), Market.open()
     market.usual(RECOVERY_SLOTS)
     alone.usual(RECOVERY_SLOTS)
     quotes, spared = held_up(market, losers, 2 * HORIZON_SLOTS), held_up(alone, 0, 2 * HORIZON_SLOTS)
-    assert max(quotes) <= 1.04 * max(spared)
+    assert max(quotes) <= 1.07 * max(spared)
     assert spared[-1] < quotes[-1] <= 3 * spared[-1]
     after = held_up(market, 0, RECOVERY_SLOTS)
     assert after[-1] <= 1.1 * spared[-1]

@@ -106,6 +106,14 @@ def price(bench: Bench, task: dict[str, Any]) -> float:
 
 
 @settings(max_examples=examples(1_000), deadline=None)
+@given(EARLIER, IDLE_SLOTS, COMPETITORS, TASKS, st.sampled_from([1.01, 1.1, 1.5, 2.0]))
+def test_more_memory_lowers_no_price(earlier, idle_slots, competitors, task, factor):
+    bench, slot = warm(earlier, idle_slots, competitors)
+    mine = later(task, slot)
+    assert price(bench, mine | {"memory_gib": mine["memory_gib"] * factor}) >= price(bench, mine)
+
+
+@settings(max_examples=examples(1_000), deadline=None)
 @given(EARLIER, IDLE_SLOTS, COMPETITORS, TASKS)
 def test_bid_lowers_no_later_price_of_slot(earlier, idle_slots, competitors, task):
     bench, slot = warm(earlier, idle_slots, [])

@@ -118,6 +118,8 @@ class Counted(NamedTuple):
     """Guard level before its award, as a part of the level after it."""
     sold_units: float = 0.0
     """Awarded units at that time: the parts of compute and memory in a unit change."""
+    share: float = 0.0
+    """Mean share of a node that the awarded plan takes: of compute or of memory, the larger one."""
 
 
 class Prices(Protocol):

@@ -56,6 +56,10 @@ class DemandCurve:
         """Number of slots of the remembered bids; older slots count less, and each by its expected demand."""
         self._squared_units = 0.0
         """Sum of the squares of the units of each sale."""
+        self._large_units = 0.0
+        """Sum of the units of each sale, times the share of a node that its task takes, if it is large."""
+        self._packed_units = 0.0
+        """Sum of the units of each sale, times the part of a node that tasks of its size can take."""
         self._fresh_sold = 0.0
         self._fresh_lost = 0.0
         """Demand since the last slot began, at any price: of winners, and of losers."""
@@ -89,6 +93,20 @@ class DemandCurve:
         return self._squared_units / sold_units if sold_units > 0 else 0.0
 
     @property
+    def large_share(self) -> float:
+        """Share of a node that the task of a sold unit takes, in the mean, with 0 for tasks of at most half
+        of a node; 0 before the first sale."""
+        sold_units = self.sold_units
+        return min(self._large_units / sold_units, 1.0) if sold_units > 0 else 0.0
+
+    @property
+    def packed_part(self) -> float:
+        """Part of a node that tasks of the size of a sold unit's can take, in the mean, at least a half; 1
+        before the first sale."""
+        sold_units = self.sold_units
+        return min(max(self._packed_units / sold_units, 1 / 2), 1.0) if sold_units > 0 else 1.0
+
+    @property
     def units_per_slot(self) -> float:
         """Recent demand per slot at any price, with losers counted at most as much as winners."""
         return self._recent_units / self._recent_weight if self._recent_weight else 0.0
@@ -102,13 +120,15 @@ class DemandCurve:
         """Return the demand since the last slot began, at any price, with at most so much of losers."""
         return self._fresh_sold + min(self._fresh_lost, most_lost_units)
 
-    def sell(self, density: float, units: float, window_slots: int) -> None:
-        """Count a winner."""
+    def sell(self, density: float, units: float, window_slots: int, share: float = 0.0) -> None:
+        """Count a winner, whose task takes a share of a node."""
         self._fresh_sold += units
         if density > 0:
             self._count(density, {_SOLD: units, _SOLD_WINDOWS: units * window_slots})
             self._read = None
             self._squared_units += units * units
+            self._large_units += units * large(share)
+            self._packed_units += units * (large(share) or 1.0)
 
     def lose(self, density: float, units: float) -> None:
         """Count a loser; its density is at most the level at which it lost."""
@@ -120,7 +140,9 @@ class DemandCurve:
         """Count the full offer of a loser above the level at which it lost: only plans depend on it."""
         self._count(density, {_AWAY: units, _AWAY_WINDOWS: units * window_slots})
 
-    def remove(self, density: float, units: float, window_slots: int, age_slots: int) -> None:
+    def remove(
+        self, density: float, units: float, window_slots: int, age_slots: int, share: float = 0.0
+    ) -> None:
         """Undo the part of an earlier sale that still counts, at the usual rate of fading."""
         if age_slots == 0:
             self._fresh_sold = max(self._fresh_sold - units, 0.0)
@@ -139,6 +161,8 @@ class DemandCurve:
             # The rest is a rounding error, by which nothing may be divided.
             sums[_SOLD, place] = sums[_SOLD_WINDOWS, place] = 0.0
         self._squared_units = max(self._squared_units - left * units, 0.0)
+        self._large_units = max(self._large_units - left * large(share), 0.0)
+        self._packed_units = max(self._packed_units - left * (large(share) or 1.0), 0.0)
         self._classes.limit_classes()
         self._read = None
 
@@ -217,6 +241,7 @@ class DemandCurve:
             **self._classes.state(),
             "slots": self.slots,
             "squared_units": self._squared_units,
+            "large": [self._large_units, self._packed_units],
             "fresh": [self._fresh_sold, self._fresh_lost],
             "recent": [self._asked_units, self._recent_units, self._recent_expected, self._recent_weight],
         }
@@ -225,6 +250,7 @@ class DemandCurve:
         self._classes.restore(state)
         self.slots = state["slots"]
         self._squared_units = state["squared_units"]
+        self._large_units, self._packed_units = state["large"]
         self._fresh_sold, self._fresh_lost = state["fresh"]
         self._asked_units, self._recent_units, self._recent_expected, self._recent_weight = state["recent"]
         self._read = None
@@ -256,6 +282,8 @@ class DemandCurve:
     def _forget(self, kept: float) -> None:
         self._classes.sums *= kept
         self._squared_units *= kept
+        self._large_units *= kept
+        self._packed_units *= kept
         units = self._classes.units
         self._classes.keep(units > FAINT_PART * _sum(units))
         self._read = None
@@ -377,6 +405,14 @@ def _passed(
         fresh_units = 0.0
         kept *= 1 - fading
     return kept, slots_in_memory, asked_units, recent_units, recent_expected, recent_weight
+
+
+def large(share: float) -> float:
+    """Return the share of a node if it is more than a half, else 0.
+
+    A larger task leaves room that no other like it can take. What smaller ones leave is filled by others.
+    """
+    return share if share > 1 / 2 else 0.0
 
 
 def power(base: float, exponent: int) -> float:

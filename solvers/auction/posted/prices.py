@@ -1,10 +1,11 @@
 """Posted prices of a zone for compute and memory, per slot and class of nodes, and their changes.
 
 A node-slot of a class costs its units (`room.py`) times the base level, and more as the class fills up in
-the slot: part of the way to the guard level, by the square of the used part (`levels.py`). The scarcer of
-the two resources has the price. In an empty zone, room costs a part of its operational cost. No bid moves a
-price before its decision, losing bids never raise one, and within a slot no price falls. From slot to slot it
-falls by a bounded part, and by the rises of withdrawn bids.
+the slot: part of the way to the guard level, by the square of the part that is used after one more large task
+(`levels.py`). The scarcer of the two resources has the price. In an empty zone, room costs a part of its
+operational cost. No bid moves a price before its decision, losing bids never raise one, and within a slot no
+price falls. From slot to slot it falls by a bounded part, and by the rises of withdrawn bids. The price of a
+unit is equal for tasks of all sizes, so that no other size than the true one is cheaper.
 """
 
 import math
@@ -122,12 +123,14 @@ class PostedPrices:
         counted: Counted,
     ) -> Counted:
         units = self._units(counted)
-        self.curve.sell(counted.net_micros / units, units, counted.window_slots)
-        self._room.count(schedule.placement, demand, 1.0)
+        share = self._room.count(schedule.placement, demand, 1.0)
+        self.curve.sell(counted.net_micros / units, units, counted.window_slots, share)
         before = replace(self.levels)
         self._post(sold_units=units)
         rise = Rise.between(before, self.levels)
-        return counted._replace(base_part=rise.base_part, guard_part=rise.guard_part, sold_units=units)
+        return counted._replace(
+            base_part=rise.base_part, guard_part=rise.guard_part, sold_units=units, share=share
+        )
 
     def withdrawn(self, counted: Counted) -> None:
         """Remove the offer of a bid; its rise of prices stays for the slot and is then undone."""
@@ -135,7 +138,9 @@ class PostedPrices:
         units = counted.sold_units
         if units > 0:
             age_slots = self._first_slot - counted.slot
-            self.curve.remove(counted.net_micros / units, units, counted.window_slots, age_slots)
+            self.curve.remove(
+                counted.net_micros / units, units, counted.window_slots, age_slots, counted.share
+            )
         # The bid may have been counted under prices of another kind.
         self._certificate.settle(-counted.gain_micros)
         self._certificate.remove(
@@ -355,6 +360,8 @@ class PostedPrices:
             self.memory_price,
             self._room.used,
             self._node_units,
+            self.curve.large_share / self._room.nodes,
+            self.curve.packed_part,
             self.levels.base,
             self.levels.guard,
             self._compute_part,
@@ -362,7 +369,7 @@ class PostedPrices:
 
     def _ahead(self) -> Ahead:
         span_slots = self.levels.span_slots(self.curve)
-        free, whole = self._room.ahead(span_slots, self._compute_part)
+        free, whole = self._room.ahead(span_slots, self._compute_part, self.curve.packed_part)
         return Ahead(free, whole, self._expected_slots)
 
     @property
@@ -398,16 +405,29 @@ def _raise_prices(
     memory_price: Floats,
     used: Floats,
     node_units: Floats,
+    next_part: Floats,
+    packed_part: float,
     base: float,
     guard: float,
     compute_part: float,
 ) -> None:
-    """Raise every price that is below its value by the levels."""
+    """Raise every price that is below its value by the levels.
+
+    A node-slot costs u (b + GUARD_PART (g - b) z^2), at base b and guard g, for u units of a node. Here
+    z = min((x + y) / p, 1) is the used part of the class in the slot after one more large task: x is used
+    now, such a task uses y, and p is the part of a node that tasks can take. Without large tasks z is x.
+
+    Args:
+        used: (2, slots, classes) used part x of compute and of memory.
+        node_units: (classes,) units u.
+        next_part: (classes,) part y of the nodes of a class.
+        packed_part: part p.
+    """
     slots, classes = compute_price.shape
     for slot in range(slots):
         for index in range(classes):
             for resource in range(2):
-                part = used[resource, slot, index]
+                part = min((used[resource, slot, index] + next_part[index]) / packed_part, 1.0)
                 weighted = node_units[index] * (base + GUARD_PART * (guard - base) * part * part)
                 if resource == 0:
                     compute_price[slot, index] = max(compute_price[slot, index], compute_part * weighted)

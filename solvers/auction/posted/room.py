@@ -97,8 +97,9 @@ class MarketRoom:
         classes = market.fleet.classes
         self.node_units = np.array([c.capacity_samples for c in classes])
         """Units of a slot of a node, (classes,)."""
-        self._nodes = np.array([float(c.stop - c.start) for c in classes])
-        self._class_units = self._nodes * self.node_units
+        self.nodes = np.array([float(c.stop - c.start) for c in classes])
+        """Number of nodes, (classes,)."""
+        self._class_units = self.nodes * self.node_units
         self._units_per_slot = float(self._class_units.sum())
         self._bounds = np.array([c.start for c in classes] + [len(market.fleet.nodes)], np.int64)
         self.used = np.zeros((2, market.horizon_slots, len(classes)))
@@ -118,25 +119,31 @@ class MarketRoom:
         ):
             _measure_used(free, capacity, self._bounds, self.used[index])
 
-    def count(self, placement: Placement, demand: Demand, sign: float) -> None:
-        """Add the room that a plan takes, or subtract released room with a sign of -1."""
-        _count(self._market.locate(placement), demand, sign, self._nodes, self.used)
+    def count(self, placement: Placement, demand: Demand, sign: float) -> float:
+        """Add the room that a plan takes, or subtract released room with a sign of -1.
+
+        Returns:
+            The mean share of a node that the plan takes: of compute or of memory, the larger one.
+        """
+        return _count(self._market.locate(placement), demand, sign, self.nodes, self.used)
 
     def used_units(self, slots: int) -> tuple[float, float]:
         """Return the used units of compute and of memory over the first slots."""
         compute, memory = _weighted_sums(self.used, slots, self._class_units)
         return compute, memory
 
-    def ahead(self, slots: int, compute_part: float) -> tuple[float, float]:
+    def ahead(self, slots: int, compute_part: float, packed_part: float) -> tuple[float, float]:
         """Return the free and the total units over the first slots, on nodes that are up.
 
         Args:
             compute_part: part of compute in a unit; the rest is memory.
+            packed_part: part of a node that tasks can take. The rest is not free; the free units are
+                negative where it is taken nevertheless.
         """
         market = self._market
         whole = _open_units(market.capacity_samples, market.node_up, market.node_open) * slots
         compute, memory = self.used_units(slots)
-        return whole - (compute_part * compute + (1 - compute_part) * memory), whole
+        return packed_part * whole - (compute_part * compute + (1 - compute_part) * memory), whole
 
 
 @kernel
@@ -174,10 +181,13 @@ def _open_units(capacity: Floats, node_up: Bools, node_open: Bools) -> float:
 
 
 @kernel
-def _count(at: NodeSlotIndices, demand: Demand, sign: float, nodes: Floats, used: Floats) -> None:
+def _count(at: NodeSlotIndices, demand: Demand, sign: float, nodes: Floats, used: Floats) -> float:
+    shares = 0.0
     for place in range(at.columns.size):
         column, index = at.columns[place], at.classes[place]
         if not 0 <= column < used.shape[1]:
             raise IndexError("a node-slot of the placement is outside the market's window")
         used[0, column, index] += sign * demand.compute_share[index] / nodes[index]
         used[1, column, index] += sign * demand.memory_share[index] / nodes[index]
+        shares += max(demand.compute_share[index], demand.memory_share[index])
+    return shares / max(at.columns.size, 1)

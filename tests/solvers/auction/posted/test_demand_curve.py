@@ -313,3 +313,33 @@ def test_huge_loser_keeps_memory():
             curve.advance(np.ones(1), 2.0)
     assert beside.sold_density(0.99) == alone.sold_density(0.99) > 0
     assert beside.mean_window_slots == pytest.approx(alone.mean_window_slots)
+
+
+def test_large_share_is_weighted_by_units():
+    curve = DemandCurve(MEMORY_SLOTS)
+    assert (curve.large_share, curve.packed_part) == (0.0, 1.0)
+    curve.sell(8.0, 30.0, 3, share=0.9)
+    curve.sell(2.0, 10.0, 3, share=0.4)
+    assert curve.large_share == pytest.approx(0.75 * 0.9)
+    assert curve.packed_part == pytest.approx(0.75 * 0.9 + 0.25)
+    curve.advance(np.ones(2), 2.0)
+    curve.remove(8.0, 30.0, 3, age_slots=2, share=0.9)
+    assert (curve.large_share, curve.packed_part) == (pytest.approx(0.0), pytest.approx(1.0))
+
+
+@settings(max_examples=examples(500), deadline=None)
+@given(
+    st.lists(st.tuples(DENSITIES, st.integers(1, 1_000), st.floats(1e-6, 1.0), st.booleans()), min_size=1),
+    st.integers(0, 3),
+)
+def test_packed_part_is_at_least_half(sales, slots):
+    curve = DemandCurve(MEMORY_SLOTS)
+    for density, units, share, _ in sales:
+        curve.sell(float(density), float(units), 3, share)
+    if slots:
+        curve.advance(np.ones(slots), 2.0)
+    for density, units, share, is_withdrawn in sales:
+        if is_withdrawn:
+            curve.remove(float(density), float(units), 3, slots, share)
+    assert 1 / 2 <= curve.packed_part <= 1
+    assert 0 <= curve.large_share <= 1
