@@ -78,7 +78,7 @@ class GangSettings(RunnerSettings):
     gpus: Annotated[int, Field(ge=1, le=1_024)] | None = None
     """Ranks that the node has room for, each with one GPU. Default: all CUDA devices, or on a CPU all
     cores."""
-    worker_host: Host = "127.0.0.1"
+    rank_host: Host = "127.0.0.1"
     """Address at which ranks of other nodes reach those of this one; the default serves nodes of one machine
     only."""
 
@@ -92,7 +92,7 @@ class GangSettings(RunnerSettings):
     def check(self) -> None:
         super().check()
         try:
-            interface_of(self.worker_host)
+            interface_of(self.rank_host)
         except OSError as error:
             raise UnfitError(str(error)) from error
 

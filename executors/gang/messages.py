@@ -91,7 +91,7 @@ class RankOrder(Record, Generic[W]):
     gpu: int
     """Number of its GPU on the node."""
     threads: int
-    worker_host: str
+    rank_host: str
     checkpoint_s: float
     checkpoint_wait_s: float
     progress_s: float

@@ -46,7 +46,7 @@ class GangRank(Generic[Order]):
         self.membership = order.membership
         self.device = torch.device("cpu")
         self.needed_bytes = 1
-        self.assembly = Assembly(self.folder, order.worker_host)
+        self.assembly = Assembly(self.folder, order.rank_host)
         self.report = RunReports(
             order.cell, order.node, order, lambda report: inbox.send(Report.of(report))
         ).report
@@ -65,7 +65,7 @@ class GangRank(Generic[Order]):
         order = self.order
         self.device = torch.device(use_device(order.device, order.gpu))
         torch.set_num_threads(order.threads)
-        use_interface(order.worker_host)
+        use_interface(order.rank_host)
         disable_progress_bar()
 
     @property

@@ -244,7 +244,7 @@ class ProfileRun:
         rank = self._open_rank()
         try:
             meeting = come_together(
-                self._folder, membership, settings.worker_host, settings.join_timeout_s, self._is_halted
+                self._folder, membership, settings.rank_host, settings.join_timeout_s, self._is_halted
             )
             rank.join(meeting)
             rank.agree()

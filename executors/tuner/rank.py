@@ -113,7 +113,7 @@ def _load(environment: RankEnvironment) -> SharedBase:
     disable_progress_bar()
     keep_freed_memory()
     torch.set_num_threads(settings.threads)
-    use_interface(settings.worker_host)
+    use_interface(settings.rank_host)
     address = settings.base_model_address or environment.base_model
     return load_base(settings.base_model_dir, device, address)
 

@@ -125,7 +125,7 @@ class TaskRun:
                 self._meeting = come_together(
                     self._folder,
                     membership,
-                    self._settings.worker_host,
+                    self._settings.rank_host,
                     self._settings.join_timeout_s,
                     self._is_halted,
                 )

@@ -82,7 +82,7 @@ class Changes:
         for node in self._nodes.leaving:
             by_zone.setdefault(self._layout.zone_of[node], []).append(node)
         spared = {
-            node for zone, nodes in by_zone.items() for node in self._zones.asked[zone].free_to_leave(nodes)
+            node for zone, nodes in by_zone.items() for node in self._zones.guarded[zone].free_to_leave(nodes)
         }
         free = {node: departure for node, departure in self._nodes.leaving.items() if node in spared}
         one_by_one = ({node: departure} for node, departure in free.items()) if len(free) > 1 else ()
@@ -115,7 +115,7 @@ class Changes:
         for step in steps:
             if isinstance(step, NodeChange):
                 zone = self._layout.zone_of[step.node]
-                self._zones.asked[zone].nodes_changed(step)
+                self._zones.guarded[zone].nodes_changed(step)
             else:
                 self._outcomes.add(step)
 

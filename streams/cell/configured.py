@@ -67,7 +67,7 @@ class ConfiguredCell:
         self._zones = Zones(nodes, self.jobs, live_bytes, rules.policies, self._outcomes, self._profiles)
         self.zones = self._zones.policies
         """By id."""
-        self._asked = self._zones.asked
+        self._guarded = self._zones.guarded
         self._changes = Changes(self.nodes, self._zones, self._outcomes)
         self._loans = Loans(self.nodes, self._zones, self._changes, self._outcomes)
         self._outcomes.affect(self.jobs.note)
@@ -209,7 +209,7 @@ class ConfiguredCell:
             self._outcomes.add_without_effect(refused(event, *refusal))
             return
         self.jobs.add(job)
-        self._asked[event.zone].submitted(job)
+        self._guarded[event.zone].submitted(job)
         self.jobs.keep_id(job)
 
     def _refusal_of_job(self, event: JobSubmitted, job: Job) -> tuple[RejectionReason, Facts] | None:
@@ -247,7 +247,7 @@ class ConfiguredCell:
         elif job.user != event.user:
             self._ignore("not_the_owner", job_id=event.job_id)
         else:
-            self._asked[job.zone].withdrawn(job)
+            self._guarded[job.zone].withdrawn(job)
 
     def _apply_fleet_event(self, event: FleetEvent) -> None:
         if self.nodes.zone_of(event.node) is None:
@@ -273,7 +273,7 @@ class ConfiguredCell:
         job = self.jobs.live.get(report.job_id)
         if job is None:
             self._ignore("unknown_job", job_id=report.job_id)
-        has_run = job is not None and self._asked[job.zone].run_changed(job, report)
+        has_run = job is not None and self._guarded[job.zone].run_changed(job, report)
         zone, node, run_id = self.nodes.zone_of(report.node), report.node, report.run_id
         if has_run or report.ends_run or zone is None:
             return
@@ -294,10 +294,10 @@ class ConfiguredCell:
                     permanent=False,
                     refusal=event.reason,
                 )
-                self._asked[job.zone].run_refused(job, failed)
+                self._guarded[job.zone].run_refused(job, failed)
 
     def _solved(self, event: SolveFinished) -> None:
-        zone = self._asked.get(event.zone)
+        zone = self._guarded.get(event.zone)
         if zone is None:
             self._outcomes.add(unknown_solve(event))
         else:

@@ -129,7 +129,7 @@ class Loans(Stateful):
         valid_s = lending.load_valid_s + tick_interval_s(self._layout.owned)
         if load is not None and load.time_s + valid_s < time_s:
             load = None
-        lent, refusals = share_out(event.servers, lender, lending, load, self._nodes, self._zones.asked)
+        lent, refusals = share_out(event.servers, lender, lending, load, self._nodes, self._zones.guarded)
         layout: Layout | None = None
         try:
             layout = self._changes.layout_for(lent)
@@ -202,7 +202,7 @@ class Loans(Stateful):
             awaited = [server for server in reversed(borrowed[zone]) if self._is_awaited(server)][:share]
             others = [server for server in borrowed[zone] if not self._is_awaited(server)]
             needed = share - len(awaited)
-            given = list(self._zones.asked[zone].choose_returns(others, needed, due_s)) if needed else []
+            given = list(self._zones.guarded[zone].choose_returns(others, needed, due_s)) if needed else []
             if len(set(given)) != needed or not set(given) <= set(others):
                 raise AssertionError(f"zone {zone} was to choose {needed} of {others}, and chose {given}")
             chosen += [*awaited, *given]

@@ -53,7 +53,7 @@ class Zones:
         self._profiles = profiles
         self._time_s: float | None = None
         self.policies: dict[str, ZonePolicy] = {}
-        self.asked: dict[str, ZonePolicy] = {}
+        self.guarded: dict[str, ZonePolicy] = {}
         """Policies by zone, wrapped so that each exception notes its place."""
         for zone in nodes.layout.zones.values():
             self._add(self._context(nodes.layout, zone))
@@ -67,7 +67,7 @@ class Zones:
         """Return the zones whose policies have registered for an event."""
         kinds = {id: self._kinds[zone.policy.kind] for id, zone in self._layout.zones.items()}
         return [
-            self.asked[id] for id, kind in kinds.items() if any(event is one.event for one in kind.inputs)
+            self.guarded[id] for id, kind in kinds.items() if any(event is one.event for one in kind.inputs)
         ]
 
     def quote(self, request: JobQuoteRequested) -> Outcome:
@@ -76,14 +76,14 @@ class Zones:
         Raises:
             ValueError: its reason is one of another policy.
         """
-        answer = self.asked[request.zone].quote(request)
+        answer = self.guarded[request.zone].quote(request)
         check_reason(answer, self._kinds[self._layout.zones[request.zone].policy.kind])
         return answer
 
     def wake(self, time_s: float) -> None:
         """Pass the present time to all zones."""
         self._time_s = time_s
-        for policy in self.asked.values():
+        for policy in self.guarded.values():
             policy.wake(time_s)
 
     def restore(self, states: Mapping[str, dict[str, Any]], time_s: float | None) -> None:
@@ -130,7 +130,7 @@ class Zones:
         job = next((job.job_id for job in self._jobs.live.values() if job.zone == id), None)
         if after.policy.shares_base_model and before.base_model != after.base_model and job is not None:
             return {"case": "other_base_model", "base_model": before.base_model, "job_id": job}
-        return self.asked[id].broken_promise(context)
+        return self.guarded[id].broken_promise(context)
 
     def arrange(self, layout: Layout) -> None:
         """Configure the zones that have changed, and add the new ones."""
@@ -139,11 +139,11 @@ class Zones:
         self._layout = layout
         self._live.limit(layout.present.live_jobs_bytes)
         for context in changed:
-            self.asked[context.zone.id].reconfigured(context)
+            self.guarded[context.zone.id].reconfigured(context)
         for zone in added:
             self._add(self._context(layout, zone))
             if self._time_s is not None:
-                self.asked[zone.id].wake(self._time_s)
+                self.guarded[zone.id].wake(self._time_s)
 
     def _changed(self, layout: Layout) -> Iterator[ZoneContext]:
         """Yield the contexts of zones that differ in another layout."""
@@ -172,7 +172,7 @@ class Zones:
         except Exception as error:
             note(error, FaultBoundary(id, "configured"))
             raise
-        self.policies[id], self.asked[id] = policy, placed(id, policy)
+        self.policies[id], self.guarded[id] = policy, placed(id, policy)
 
 
 def _digest(settings: PolicySettings) -> str:

@@ -35,8 +35,8 @@ CELLS = ROOT / "infra" / "cells"
             "2",
             "settings of the lender: MILLRACE_LENDER_MARGIN_QUANTILE: ",
         ),
-        ("loans", "MILLRACE_WORKER_HOST", "192.0.2.1", "no network interface here has the address"),
-        ("loans", "MILLRACE_WORKER_HOST", "not a host!", "MILLRACE_WORKER_HOST: "),
+        ("loans", "MILLRACE_RANK_HOST", "192.0.2.1", "no network interface here has the address"),
+        ("loans", "MILLRACE_RANK_HOST", "not a host!", "MILLRACE_RANK_HOST: "),
         ("demo", "MILLRACE_WEB_HOST", "gar bage", "settings of the worker: MILLRACE_WEB_HOST: "),
         (
             "demo",

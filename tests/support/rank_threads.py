@@ -119,7 +119,7 @@ def _order(root: Path, state: Path, workload: ElasticWorkload, rank: int, world:
         device="cpu",
         gpu=0,
         threads=1,
-        worker_host="127.0.0.1",
+        rank_host="127.0.0.1",
         checkpoint_s=60.0,
         checkpoint_wait_s=1.0,
         progress_s=1.0,

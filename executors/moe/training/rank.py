@@ -83,7 +83,7 @@ class ExpertTraining(GangTraining[MoeOrder, SampleShare]):
     def connect(self, group: ProcessGroup) -> None:
         order, workload, device = self.rank.order, self._workload, self.rank.device
         self._connections = Connections(
-            group.rank, group.world, device, order.worker_host, order.peer_timeout_s
+            group.rank, group.world, device, order.rank_host, order.peer_timeout_s
         )
         self._trainer = trainer = self._new_trainer(group)
         self._reporter = RoutingReporter(self.rank, trainer.layers, trainer.packing.experts)

@@ -107,7 +107,7 @@ def test_a_state_of_another_runner_is_refused(runner: ElasticRunner) -> None:
     [
         ("MILLRACE_MODEL_ROOT", "/nowhere", "model root /nowhere is not a folder"),
         ("MILLRACE_DATASET_ROOT", "/nowhere", "dataset root /nowhere is not a folder"),
-        ("MILLRACE_WORKER_HOST", "192.0.2.1", "no network interface here has the address 192.0.2.1"),
+        ("MILLRACE_RANK_HOST", "192.0.2.1", "no network interface here has the address 192.0.2.1"),
     ],
 )
 def test_impossible_assignment_is_refused_before_loading(

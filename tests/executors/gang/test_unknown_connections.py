@@ -34,7 +34,7 @@ def leader(folder: JobFolder) -> Meeting:
 
 
 @pytest.mark.usefixtures("leader")
-def test_the_meeting_listens_at_the_worker_host_alone(folder: JobFolder) -> None:
+def test_the_meeting_listens_at_the_rank_host_alone(folder: JobFolder) -> None:
     address = folder.read_address(GENERATION)
     assert address is not None
     listening = psutil.Process().net_connections("inet")

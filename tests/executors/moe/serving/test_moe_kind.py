@@ -23,7 +23,7 @@ def test_the_runner_obeys_commands_for_ranks(monkeypatch: pytest.MonkeyPatch, tm
     [
         ("MILLRACE_DATASET_ROOT", "/nowhere", "dataset root /nowhere is not a folder"),
         ("MILLRACE_MODEL_ROOT", "/nowhere", "model root /nowhere is not a folder"),
-        ("MILLRACE_WORKER_HOST", "192.0.2.1", "no network interface here has the address 192.0.2.1"),
+        ("MILLRACE_RANK_HOST", "192.0.2.1", "no network interface here has the address 192.0.2.1"),
         ("MILLRACE_PEER_TIMEOUT_S", "0", "MILLRACE_PEER_TIMEOUT_S: "),
         ("MILLRACE_EXPERT_MEMORY_GIB", "0", "MILLRACE_EXPERT_MEMORY_GIB: "),
     ],
