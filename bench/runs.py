@@ -83,8 +83,8 @@ class Runs(Generic[TrialT, OutcomeT]):
         return digest_of(self._experiment.sources) if self._given_sources is None else self._given_sources
 
     def find(self, trial: TrialT) -> OutcomeT | None:
-        """Return the outcome of a trial; None if it was not run. An outcome of a run alone also serves a
-        trial that need not be alone.
+        """Return the outcome of a trial; None if it was not run. Outcomes measured alone also count for
+        other trials.
 
         Raises:
             CommandError: the file is damaged, or cannot be read.
@@ -203,7 +203,7 @@ def _processes(at_once: int, warm_up: Callable[[], None] | None, own_process: bo
     """Create processes with one core each, because solvers start a thread for each usable core."""
     context = multiprocessing.get_context("spawn")
     cores = context.Queue()
-    # Processes that are used once inherit the single core of this one.
+    # Single-use processes inherit this process's one core.
     for core in () if own_process else usable_cores()[:at_once]:
         cores.put(core)
     return ProcessPoolExecutor(

@@ -214,7 +214,7 @@ def describe_topics(
     admin = Administration(connection, timeout_s)
     found = {name: topic for name, topic in admin.metadata().items() if name.startswith(f"{prefix}.")}
     configs = admin.configs(found)
-    records = admin.record_counts(found)
+    records = admin.offset_counts(found)
     return [
         TopicRow(
             name=name,

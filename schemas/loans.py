@@ -8,7 +8,7 @@ from schemas.base import Identifier, Outcome, Record, View
 from schemas.facts import Facts
 
 LoanStatus = Literal["on_loan", "draining", "returned"]
-"""Status of a loan. `draining`: the borrower vacates the server, which is due back."""
+"""Status of a loan. `draining`: the borrower drains the server, which is due back."""
 
 
 class LoanChanged(View):

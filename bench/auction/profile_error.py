@@ -40,12 +40,11 @@ SHAPES = (
 )
 _QUICK_SHAPES = 2
 _SHAPE_S, _QUICK_SHAPE_S = 20.0, 5.0
-"""Time for the profile of a shape, and again for its jobs."""
+"""Time limit for profiling a shape, and as much for its jobs."""
 
 
 class ProcessorClock:
-    """Processor time of this process: it computes with one thread, so that is its time on an idle core, and
-    other processes do not count."""
+    """Processor time of this process. With one thread, it equals wall time on an idle core."""
 
     def time_s(self) -> float:
         """Return the seconds since the process began."""

@@ -36,8 +36,9 @@ class ElasticScope:
 
 
 def scope_of(conditions: Conditions) -> ElasticScope:
-    """Return the full form, fifteen days on the thesis' clusters; or the quick form, a busy day on clusters
-    that are busy at its beginning, of a quarter of the size except for the run whose time is measured."""
+    """Return the full form, fifteen days on the thesis' clusters, or the quick form.
+
+    Quick form: one busy day, quarter-size clusters; the timed run uses full size."""
     if not conditions.quick:
         whole = ElasticSetting(conditions.seed)
         growth = tuple(replace(whole, days=days) for days in (2.0, 4.0, 8.0, 15.0))
@@ -179,7 +180,7 @@ def _bound(setting: ElasticSetting, fifo: ElasticRunOutcome) -> str:
 
 def _without_loans(by_row: Mapping[int, ElasticRunOutcome]) -> str:
     lyra, tuned = (by_row[12]["jct_mean_s"] / by_row[row]["jct_mean_s"] for row in (13, 14))
-    return f"; Pollux has no loans, without them Lyra's mean gives {lyra:.3g}, with tuned jobs {tuned:.3g}"
+    return f". Without loans, as Pollux: {lyra:.3g}. With tuned jobs: {tuned:.3g}"
 
 
 SUITE: Suite[ElasticScope, ElasticTrial, ElasticRunOutcome] = Suite(

@@ -108,7 +108,7 @@ class Profiles:
     curves: LearningCurves
     placements: tuple[MeasuredPlacement, ...]
     large_placements: tuple[MeasuredPlacement, ...]
-    """Large allocations, with only the numbers of GPUs and nodes."""
+    """Large allocations; the file lacks GPUs per node."""
     memory: MemoryProfile
     context_switch_s: float
     samples: Mapping[str, int]

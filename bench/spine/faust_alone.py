@@ -97,7 +97,7 @@ class FaustAlone:
         return id
 
     def burst_s(self, events: int, timeout_s: float = 60.0) -> float:
-        """Return the time from the first of some events that are sent at once to the last answer.
+        """Send a burst; return the time from first send to last answer.
 
         Raises:
             TimeoutError: no answer arrived for this time.
@@ -136,7 +136,9 @@ class FaustAlone:
 def faust_alone(
     connection: KafkaConnection, folder: Path, event: bytes, answer_bytes: int, timeout_s: float = 60.0
 ) -> Iterator[FaustAlone]:
-    """Run the reference application in a process of its own, which is killed at the end; it answers already.
+    """Run the reference application in a process of its own, which is killed at the end.
+
+    Yields once the application answers.
 
     Args:
         connection: connection to a broker without access control.

@@ -64,7 +64,7 @@ class TrainingState(Record):
     dataset_digest: str | None
     # Omitted without any, so that checkpoints written before it was added are read.
     notes: Annotated[JsonValue, Field(exclude_if=lambda notes: notes is None)] = None
-    """Knowledge of the job's work that spares measurements."""
+    """Earlier measurements, reused after a resume."""
 
 
 class FinishedJob(FinishedRecord):

@@ -1,4 +1,4 @@
-"""View of a node for its gangs."""
+"""The part of a node that its gangs use."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Assignment(Protocol):
 
 @dataclass(frozen=True)
 class GangNode(Generic[S]):
-    """View of a node for its gangs."""
+    """Ids, folders, settings, clock and free GPUs that gangs use."""
 
     cell: str
     node: str

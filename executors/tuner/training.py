@@ -122,8 +122,8 @@ class Trainer:
         """Train an adapter.
 
         Args:
-            heads: number of the adapter's head of each source.
-            least_sequence_s: shortest time of a sequence of a step (s).
+            heads: index of the adapter head, per source.
+            least_sequence_s: least time per sequence (s); faster steps sleep for the rest.
         """
         self.base = base
         self.adapter = adapter
@@ -169,8 +169,7 @@ class Trainer:
         return TrainingStep(losses, tuple(numbers[2 * sources :]), step_s, exchange_s)
 
     def accumulate(self, own: Sequence[Sample], number: int, sources: int) -> Tensor:
-        """Leave the gradient of the sum of the token losses of `own` in the adapter, micro-batch by
-        micro-batch.
+        """Compute the gradient of `own`'s summed token losses in the adapter, one micro-batch at a time.
 
         Returns:
             by source, (sum of the token losses, tokens): float32 `[sources, 2]`.
@@ -178,7 +177,7 @@ class Trainer:
         self.adapter.clear()
         sums = torch.zeros(sources, 2, device=self._device)
         for start in range(0, len(own), self.micro_batch_size):
-            # Sequences of one job are neighbours, so that its loss is a sum of neighbours.
+            # Sorted by job, so that `split` gives each job's losses.
             part = sorted(own[start : start + self.micro_batch_size], key=lambda sample: sample.source)
             batch = pack([[sample.sequence for sample in part]], self._device)
             counts = [0] * sources
@@ -268,7 +267,7 @@ def new_adapter(
         adapter = TrainedAdapter(task, layout, state.pinned(), device)
     stream.synchronize()
     for tensor in (*adapter.tensors, adapter.gradient):
-        # Memory in use by the training's own stream may be given to another only after that use.
+        # Keep the allocator from reusing this memory while the training stream uses it.
         tensor.record_stream(torch.cuda.current_stream(device))
     return adapter
 
@@ -285,7 +284,7 @@ def activations_checkpointed(model: PreTrainedModel) -> Iterator[None]:
     """
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
-        raise ValueError(f"{type(model).__name__} cannot compute activations again")
+        raise ValueError(f"{type(model).__name__} does not support gradient checkpointing")
     model.gradient_checkpointing_enable({"use_reentrant": False})
     for layer in layers:
         layer.training = True

@@ -122,7 +122,7 @@ def clock(
 
 
 def _cell_with(log: Target, node: str, cell: str | None) -> PresentCell:
-    """Return the cell with a node: the one of this name, or the only one.
+    """Return the named cell, or the only cell that has the node.
 
     Raises:
         CommandError: no cell has the node, or several have it.

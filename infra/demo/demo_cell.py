@@ -11,7 +11,7 @@ from schemas.cells import GpuType, ThroughputRow, Zone
 
 CELL_FILE = "four-zones.yaml"
 USUAL_CUTTING_S = 1.2
-"""Duration of cutting the demo's data on a machine that is fast enough for the times of the cell's file."""
+"""Reference duration of cutting the demo's data (s); on a slower machine all times are scaled."""
 MOST_PACE = 15.0
 """Largest pace, at which a slot is a minute."""
 
@@ -69,7 +69,7 @@ class FirstRun:
 
 
 def zone_at(zone: Zone, samples_per_s: Mapping[str, float]) -> Zone:
-    """Return the zone with these speeds of full nodes by GPU type; tasks keep their parts of a node."""
+    """Return the zone with node speeds, by GPU type, replaced; rows of tasks are scaled alike."""
     factors = {gpu.name: samples_per_s[gpu.name] / gpu.samples_per_s for gpu in zone.gpu_types}
 
     def scaled(part: Part, gpu_type: str) -> Part:

@@ -116,7 +116,7 @@ class ExpertsScene:
         )
         stage.submit(zone, _TRAINED, training_workload(), ExpertsTerms())
         yield from self._until_done(_TRAINED)
-        folders = stage.deployment.layout.folders
+        folders = stage.deployment.spec.folders
         shutil.copytree(folders.adapters / stage.cell.cell / "demo" / _TRAINED, folders.models / _TRAINED)
         stage.progress.show(
             f"*** {_SERVED} is submitted: it serves {_TRAINED}, programs first and then tables"

@@ -117,15 +117,15 @@ class DeploymentSpec:
 
 @dataclass
 class Deployment:
-    """The services of a layout, on a running broker. `running` starts and stops them."""
+    """The services of a specification, on a running broker. `running` starts and stops them."""
 
-    layout: DeploymentSpec
+    spec: DeploymentSpec
     report: Callable[[str], None]
     """Prints a line about the progress."""
     fork_server: Forks | None = None
     """Server that executors are forked from; None starts one."""
     awaits: Callable[[str], None] = lambda _awaited: None
-    """Shows what the deployment waits for, until the next call."""
+    """Shows what is awaited; replaced by the next call."""
     cells: list[CellConfigured] = field(default_factory=list)
     """Configurations in the ledgers; set once the deployment runs."""
     worker: Service = field(init=False)
@@ -155,20 +155,20 @@ class Deployment:
         """Run the services within the block: topics, worker, cells, a solver if a zone's policy needs one,
         clock, a lender for each zone that lends, and executors.
 
-        Lenders and the clock stop first, so nothing comes due while the others stop.
+        Lenders and the clock stop first, so no slot starts during shutdown.
 
         Raises:
             CellsFileError: the file of cells is invalid.
             CommandError: a service does not start.
             BrokerError: a topic is missing or has other settings.
         """
-        layout = self.layout
-        ensure_topics(layout.target.kafka, topics(layout.target.prefix))
+        spec = self.spec
+        ensure_topics(spec.target.kafka, topics(spec.target.prefix))
         with ExitStack() as stack:
-            ledger = stack.enter_context(LogReader(layout.target, [layout.target.topic(LEDGER)], "end"))
-            if layout.run_executors and self.fork_server is None:
-                self.fork_server = stack.enter_context(fork_server(layout.folders.logs))
-            name = os.environ.get("MILLRACE_WORKER_NAME") or layout.worker_name
+            ledger = stack.enter_context(LogReader(spec.target, [spec.target.topic(LEDGER)], "end"))
+            if spec.run_executors and self.fork_server is None:
+                self.fork_server = stack.enter_context(fork_server(spec.folders.logs))
+            name = os.environ.get("MILLRACE_WORKER_NAME") or spec.worker_name
             self.worker = self._service(
                 "worker", "worker", ["streams.worker"], {"MILLRACE_WORKER_NAME": name}
             )
@@ -177,17 +177,15 @@ class Deployment:
             self.worker.start()
             self.report("worker starts")
             # It waits for the cells by itself, and imports its modules while the worker does.
-            self.clock = self._service(
-                "clock", "operators", ["infra.cli", "clock", str(layout.cells_file)], {}
-            )
+            self.clock = self._service("clock", "operators", ["infra.cli", "clock", str(spec.cells_file)], {})
             stack.callback(self.clock.stop)
             self.clock.start()
             self._configure()
-            if layout.run_executors:
+            if spec.run_executors:
                 # Positioned before the nodes are read, so no departure is missed.
-                decisions = LogReader(layout.target, [layout.target.topic(DECISIONS)], "end")
+                decisions = LogReader(spec.target, [spec.target.topic(DECISIONS)], "end")
                 self._decisions = stack.enter_context(decisions)
-            log = present_cells(layout.target)
+            log = present_cells(spec.target)
             present = {cell.cell: log[cell.cell] for cell in self.cells}
             zones = (zone for cell in present.values() for zone in cell.nodes.zones.values())
             if any(KINDS[zone.policy.kind].solves for zone in zones):
@@ -199,11 +197,11 @@ class Deployment:
             self._await_ticks(ledger)
             # Not before: a bid for a cell without a configuration is rejected, and one for a cell without a
             # tick is planned for slots that are over.
-            address = Address(layout.target.kafka.bootstrap_servers, layout.credentials)
-            stack.enter_context(published_address(layout.folders, address))
-            if layout.run_executors:
+            address = Address(spec.target.kafka.bootstrap_servers, spec.credentials)
+            stack.enter_context(published_address(spec.folders, address))
+            if spec.run_executors:
                 self._present = present
-                self.start_executors(layout.first_zones)
+                self.start_executors(spec.first_zones)
             stack.callback(self.report, "stopping")
             yield
 
@@ -246,16 +244,16 @@ class Deployment:
         self.executors[place].allow_restart()
 
     def _configure(self) -> None:
-        layout = self.layout
-        cells_file = CellsFile.read(layout.cells_file)
+        spec = self.spec
+        cells_file = CellsFile.read(spec.cells_file)
         configured = configure_cells(
-            layout.target, cells_file, time.time(), WORKER_READY_S, self.worker.check_running
+            spec.target, cells_file, time.time(), WORKER_READY_S, self.worker.check_running
         )
         for cell in configured:
             name = cell.configuration.cell
             if cell.differs:
                 self.report(
-                    f"cell {name} goes on as it is: {layout.cells_file} differs from its first "
+                    f"cell {name} goes on as it is: {spec.cells_file} differs from its first "
                     "configuration, and `millrace zone` and `millrace nodes` change a running cell"
                 )
             elif cell.is_new:
@@ -296,7 +294,7 @@ class Deployment:
 
     def start_executors(self, zones: Collection[str] | None = None) -> None:
         """Start the executors of these zones' nodes that were not started before, by default of all."""
-        folders = self.layout.folders
+        folders = self.spec.folders
         assert self.fork_server is not None, "executors need a fork server"
         for cell, now in self._present.items():
             for node in served_nodes(now, folders):
@@ -308,8 +306,8 @@ class Deployment:
                     **self._environment("nodes"),
                     **executor_environment(now, node, folders),
                     "MILLRACE_CELL": cell,
-                    "MILLRACE_THREADS": str(self.layout.executor_threads),
-                    **self.layout.node_settings.get(node, {}),
+                    "MILLRACE_THREADS": str(self.spec.executor_threads),
+                    **self.spec.node_settings.get(node, {}),
                 }
                 launch = self.fork_server.forked(node, environment, "executors.node.process:serve", node)
                 self.executors[cell, node] = Service(f"executor-{cell}-{node}", launch, folders.logs)
@@ -344,16 +342,16 @@ class Deployment:
 
     def _service(self, name: str, role: Role, arguments: list[str], environment: dict[str, str]) -> Service:
         launch = command(python_command("-m", *arguments), {**self._environment(role), **environment})
-        return Service(name, launch, self.layout.folders.logs)
+        return Service(name, launch, self.spec.folders.logs)
 
     def _environment(self, role: Role) -> dict[str, str]:
-        layout = self.layout
+        spec = self.spec
         return {
-            **layout.connection(role).environment(),
-            "MILLRACE_TOPIC_PREFIX": layout.target.prefix,
-            "MILLRACE_DATA_DIR": str(layout.folders.root),
-            "MILLRACE_CELLS_FILE": str(layout.cells_file),
-            **layout.settings,
+            **spec.connection(role).environment(),
+            "MILLRACE_TOPIC_PREFIX": spec.target.prefix,
+            "MILLRACE_DATA_DIR": str(spec.folders.root),
+            "MILLRACE_CELLS_FILE": str(spec.cells_file),
+            **spec.settings,
         }
 
 

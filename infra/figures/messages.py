@@ -8,7 +8,7 @@ from schemas.fleet import CommandRefused, NodeOffline, RunFailed
 from streams.cell.ledger_event import LedgerEvent
 
 KEPT = 1_000
-"""Messages that are kept after the decisions on them: some decisions about a run follow later."""
+"""Most messages kept after their decision, for later decisions on the same run."""
 
 _Run = tuple[str, str]
 
@@ -32,7 +32,7 @@ class Messages:
                     self._note(entry.offset, (event.node, run.run_id), event.detail)
 
     def fold_decision(self, decision: Decision) -> None:
-        """Forget the oldest messages of events before that of a decision."""
+        """Drop the oldest messages beyond `KEPT` from events before this decision's."""
         offset, _ = decision.place
         while len(self._texts) > KEPT and self._texts[first := next(iter(self._texts))][0] < offset:
             del self._texts[first]

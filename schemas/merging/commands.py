@@ -123,9 +123,8 @@ class TaskReleased(Command):
     job_ids: Annotated[tuple[Identifier, ...], Field(min_length=1, max_length=2)]
     """Jobs that the reason is about; another job of the task is checkpointed."""
     reason: TaskReleaseReason
-    """Reason. `withdrawn`, `failed`: the files of the jobs are deleted. `undone`: those of jobs that are not
-    over are deleted; these began with the merge, and start from the beginning. Otherwise the jobs are
-    checkpointed."""
+    """Reason. `withdrawn`, `failed`: the files of the jobs are deleted. `undone`: files of unfinished jobs
+    are deleted, because their state includes the merge. Otherwise the jobs are checkpointed."""
     # Omitted if it is the default, so that commands written before it was added keep their bytes.
     runs: Annotated[tuple[RefusedRun, ...], Field(max_length=2, exclude_if=lambda runs: not runs)] = ()
     """Runs that end here. A node without any of them reports `unknown_run`."""
@@ -139,4 +138,5 @@ class LoaderPrewarmed(Command):
 
     order: JobOrder
     starts_s: UnixTime
-    """Expected start of the job; the loader is discarded if the job is late by the same time again."""
+    """Expected start of the job. The loader is discarded if the job has not started by twice the time from
+    now to `starts_s`."""

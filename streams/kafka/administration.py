@@ -218,11 +218,11 @@ class Administration:
         ).values():
             self.result(answer, f"set the password of user {user}")
 
-    def record_counts(self, topics: Mapping[str, TopicMetadata]) -> dict[str, int]:
+    def offset_counts(self, topics: Mapping[str, TopicMetadata]) -> dict[str, int]:
         """Return the number of offsets between the ends of each topic's partitions, by topic."""
         while True:
             try:
-                return self._record_counts(topics)
+                return self._offset_counts(topics)
             except KafkaException as error:
                 unled = error.args[0].code() in LEADER_ERRORS
                 if not unled or time.monotonic() >= self._deadline_s:
@@ -270,7 +270,7 @@ class Administration:
     def _require_groups(self, groups: Collection[str]) -> None:
         for group in groups:
             while True:
-                # A broker may lose requests about groups after its start: they are repeated early.
+                # A broker may lose requests about groups after its start, so retry after 5 s.
                 attempt_s = min(_ASK_FOR_GROUP_S, self._left_s())
                 answers = self.client.describe_consumer_groups([group], request_timeout=attempt_s)
                 try:
@@ -286,7 +286,7 @@ class Administration:
                     continue
                 break
 
-    def _record_counts(self, topics: Mapping[str, TopicMetadata]) -> dict[str, int]:
+    def _offset_counts(self, topics: Mapping[str, TopicMetadata]) -> dict[str, int]:
         counts = dict.fromkeys(topics, 0)
         ends = (OffsetSpec.latest(), 1), (OffsetSpec.earliest(), -1)  # type: ignore[no-untyped-call]
         for end, sign in ends:

@@ -30,14 +30,14 @@ _LOOK_EVERY_S = 0.5
 
 def warm_up(kinds: Iterable[str] = KINDS) -> None:
     """Fold the warm-up events of some kinds of policies."""
-    for story in dict.fromkeys(KINDS[kind].warm_up for kind in kinds):
-        if story is not None:
-            _fold(story)
+    for events_name in dict.fromkeys(KINDS[kind].warm_up for kind in kinds):
+        if events_name is not None:
+            _fold(events_name)
 
 
-def _fold(story: str) -> None:
+def _fold(events_name: str) -> None:
     cells: dict[str, Cell] = {}
-    for offset, event in enumerate(resolve_name(story)()):
+    for offset, event in enumerate(resolve_name(events_name)()):
         cell = cells.setdefault(event.cell, Cell(event.cell))
         cell.handle(LedgerEvent(offset, Envelope(f"warm-up-{offset}", "/warm-up", _TIME, event)))
 

@@ -35,6 +35,22 @@ def test_named_paths_exist(page: Path) -> None:
     assert sorted(path for path in paths if not list(ROOT.glob(path))) == []
 
 
+def test_tables_of_modules_name_modules() -> None:
+    tables = [table for page in pages() for table in module_tables(page.read_text(encoding="utf-8"))]
+    assert len(tables) >= 2
+    named = [f"{folder}/{name}.py" for folder, names in tables for name in names]
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def module_tables(text: str) -> list[tuple[str, list[str]]]:
+    """Return the folder and the names in the first column of each table with the heading "module of"."""
+    tables = re.findall(r"^\| module of `([^`]+)` \|.*\n\|[-| ]+\n((?:\|.*\n)*)", text, re.MULTILINE)
+    return [
+        (folder, [name for row in rows.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])])
+        for folder, rows in tables
+    ]
+
+
 def test_architecture_names_many_paths() -> None:
     assert len(named_paths((DOCS / "architecture.md").read_text(encoding="utf-8"))) > 50
 

@@ -25,7 +25,7 @@ class Services(Deployment):
 
     def begin(self, **programs: str) -> None:
         made = {
-            name: Service(name, command([sys.executable, "-c", program], {}), self.layout.folders.logs)
+            name: Service(name, command([sys.executable, "-c", program], {}), self.spec.folders.logs)
             for name, program in programs.items()
         }
         self.worker, self.clock = made.pop("worker"), made.pop("clock")

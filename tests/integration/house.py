@@ -52,7 +52,7 @@ class House:
     ) -> None:
         self.broker = broker
         self.deployment = deployment
-        self.target = deployment.layout.target
+        self.target = deployment.spec.target
         self.folders = Folders(root)
         self._datasets = datasets
         self._jobs = 0

@@ -36,7 +36,7 @@ def deployment(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @pytest.fixture
 def millrace(deployment: Deployment, capsys: pytest.CaptureFixture[str]) -> Millrace:
     """Runs a command that must do, and returns what it prints."""
-    target = deployment.layout.target
+    target = deployment.spec.target
 
     def call(*arguments: str) -> str:
         where = ["--bootstrap-servers", target.kafka.bootstrap_servers, "--topic-prefix", target.prefix]
@@ -92,7 +92,7 @@ def test_quote_bounds_payment_of_bid(millrace, tmp_path):
 
 
 def test_a_job_is_withdrawn_by_its_user_once(deployment, millrace, tmp_path, capsys):
-    target = deployment.layout.target
+    target = deployment.spec.target
     where = ["--bootstrap-servers", target.kafka.bootstrap_servers, "--topic-prefix", target.prefix]
 
     def refused(*arguments: str) -> str:
@@ -143,7 +143,7 @@ def test_vendor_quote_applies_to_later_bids(millrace, tmp_path, deployment, caps
     (unmet,) = map(json.loads, millrace("quote", asked, "--json").splitlines())
     assert unmet["reason"] == "no_vendor"
     file.write_text(json.dumps({"cell": "demo", "vendor": "strangers", "leaves": True}))
-    target = deployment.layout.target
+    target = deployment.spec.target
     where = ["--bootstrap-servers", target.kafka.bootstrap_servers, "--topic-prefix", target.prefix]
     assert run(["vendor-quote", str(file), *where]) == 1
     assert "has no vendor strangers: its vendors are annotators" in capsys.readouterr().err
@@ -175,7 +175,7 @@ def test_an_exported_log_is_proven_from_its_files(millrace, tmp_path, capsys):
 
 
 def test_bid_for_unserved_cell_is_refused(deployment, tmp_path, capsys, monkeypatch):
-    target = deployment.layout.target
+    target = deployment.spec.target
     file = bids_file(tmp_path / "bids.yaml", {**demo_bid("lost", 3), "cell": "elsewhere"})
     status = run(
         [
@@ -193,7 +193,7 @@ def test_bid_for_unserved_cell_is_refused(deployment, tmp_path, capsys, monkeypa
 
 def test_state_of_cell_follows_its_log(millrace, deployment, tmp_path, capsys):
     millrace("submit", bids_file(tmp_path / "bids.yaml", demo_bid("kept", 3)))
-    target = deployment.layout.target
+    target = deployment.spec.target
 
     def has_snapshot() -> bool:
         with KafkaReader(target.kafka) as reader:
@@ -209,7 +209,7 @@ def test_state_of_cell_follows_its_log(millrace, deployment, tmp_path, capsys):
 
 
 def test_unknown_job_cannot_be_explained(deployment, capsys):
-    target = deployment.layout.target
+    target = deployment.spec.target
     where = ["--bootstrap-servers", target.kafka.bootstrap_servers, "--topic-prefix", target.prefix]
     assert run(["explain", "nobody", *where]) == 1
     assert capsys.readouterr().err == "millrace: the log has no job nobody\n"
@@ -218,7 +218,7 @@ def test_unknown_job_cannot_be_explained(deployment, capsys):
 
 
 def test_executor_for_unknown_node_names_cells(deployment, capsys):
-    target = deployment.layout.target
+    target = deployment.spec.target
     where = ["--bootstrap-servers", target.kafka.bootstrap_servers, "--topic-prefix", target.prefix]
     assert run(["executor", "--node", "nobody", *where]) == 1
     assert capsys.readouterr().err == (

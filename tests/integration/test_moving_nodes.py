@@ -84,7 +84,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 @pytest.fixture(scope="module")
 def millrace(deployment: Deployment) -> Millrace:
     """The command line, and what it prints in JSON."""
-    address = deployment.layout.target.kafka.bootstrap_servers
+    address = deployment.spec.target.kafka.bootstrap_servers
 
     def call(*arguments: str) -> list[dict[str, Any]]:
         done = subprocess.run(
@@ -110,7 +110,7 @@ def executor(deployment: Deployment, node: str) -> Iterator[None]:
         for name, value in os.environ.items()
         if not name.startswith("MILLRACE_") or name == "MILLRACE_CACHE_DIR"
     }
-    folders = deployment.layout.folders
+    folders = deployment.spec.folders
     process = subprocess.Popen(
         [sys.executable, "-m", "infra.cli", "executor", "--node", node],
         cwd=ROOT,
@@ -126,7 +126,7 @@ def executor(deployment: Deployment, node: str) -> Iterator[None]:
 
 def decided(deployment: Deployment) -> list[Outcome]:
     """Everything that the cell has decided so far."""
-    target = deployment.layout.target
+    target = deployment.spec.target
     with KafkaReader(target.kafka) as reader:
         records = list(reader.read(reader.slice(target.topic(DECISIONS))))
     return [decode_decision(record.value or b"").outcome for record in records]
@@ -201,7 +201,7 @@ def test_node_joins_is_lent_returns_and_retires(
     assert [(one.job_id, one.reason) for one in replanned][:1] == [(moved, "node_leaving")]
     assert completed_on(deployment, moved) == NODE
     assert [one for one in decided(deployment) if isinstance(one, JobRefunded | EventIgnored)] == []
-    assert verify_kafka(deployment.layout.target.kafka, "millrace").ok
+    assert verify_kafka(deployment.spec.target.kafka, "millrace").ok
 
 
 @pytest.mark.drill
@@ -217,7 +217,7 @@ def test_executor_of_departed_node_stays_stopped(deployment: Deployment, millrac
 
     until(stopped, "the executor of the retired node is stopped")
     assert list(deployment.executors) == [(CELL, ITS_NODE)]
-    target, folders = deployment.layout.target, deployment.layout.folders
+    target, folders = deployment.spec.target, deployment.spec.folders
     heartbeat_s = deployment.cells[0].node_timeout_s / 4
     time.sleep(heartbeat_s)  # its last report, that it goes offline, may still be refused
     refused = fleet_dead_letters(target)
@@ -248,4 +248,4 @@ def test_running_zone_is_reconfigured(deployment: Deployment, millrace: Millrace
     file.write_text(yaml.safe_dump(document))
     (answer,) = millrace("zone", str(file), "--cell", CELL, "--zone", BORROWER)
     assert answer == {"type": "millrace.zone.accepted.v1", "zone": BORROWER, "reason": "changed"}
-    assert verify_kafka(deployment.layout.target.kafka, "millrace").ok
+    assert verify_kafka(deployment.spec.target.kafka, "millrace").ok

@@ -61,11 +61,11 @@ class WatchedDeployment:
 
     @property
     def target(self) -> Target:
-        return self.deployment.layout.target
+        return self.deployment.spec.target
 
     @property
     def folders(self) -> Folders:
-        return self.deployment.layout.folders
+        return self.deployment.spec.folders
 
     def until(self, question: Callable[[], object], what: str, timeout_s: float = READY_S) -> None:
         """Wait until a condition holds, and restart services that ended meanwhile.

@@ -33,8 +33,9 @@ _DATASET = Dataset(path="data.jsonl", samples=1_000)
 
 
 def experts_situations(rng: random.Random, jobs: int) -> Iterator[Situation]:
-    """Yield situations of a service of any size whose popularity shifts or that loses a node, and of a queue
-    of jobs."""
+    """Yield situations of a service and of a queue of jobs.
+
+    The service has any size; its experts' popularity shifts, or it loses a node."""
     yield from _shifts(rng)
     yield from _queue(rng, jobs)
 

@@ -43,13 +43,13 @@ def gather_state(
         layouts: layouts of all stages.
         rank: rank of this process.
         direction: direction of the job.
-        channel: for host memory.
+        channel: channel for tensors in host memory.
 
     Returns:
         the state on rank 0; None on others.
     """
     if rank != LEADER:
-        # Other pipelines have the same vectors.
+        # Only ranks of the first pipeline send; the others hold copies.
         if vectors.shape[1] and rank < len(layouts):
             channel.send(vectors, LEADER)
             channel.flush()
@@ -81,7 +81,7 @@ def scatter_state(
         rank: rank of this process.
         world: number of ranks of all pipelines.
         direction: direction of the job.
-        channel: for host memory.
+        channel: channel for tensors in host memory.
 
     Returns:
         this rank's piece.
@@ -192,8 +192,8 @@ def prepare_task(
 
 
 def upcoming(state: TaskState, records: int) -> tuple[list[int], Cursor]:
-    """Return the indices of the records of a job's next step, and the cursor behind them: those of the
-    engine."""
+    """Return the indices of the records of a job's next step and the cursor after them, in the engine's
+    order."""
     task = state.task
     count = min(task.batch_size, task.total_samples - state.samples_done)
     return next_indices(records, task.seed, state.cursor, count)

@@ -70,7 +70,7 @@ def _kind(
         },
         solves=solves,
         follows=follows,
-        warm_up="streams.policies.auction.warm_up:story",
+        warm_up="streams.policies.auction.warm_up:warm_up_events",
         awaits_kernels="streams.policies.auction.warm_up:is_large",
     )
 

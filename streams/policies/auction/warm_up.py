@@ -54,7 +54,7 @@ def _policies() -> dict[str, PolicySettings]:
     }
 
 
-def story() -> Iterator[Event]:
+def warm_up_events() -> Iterator[Event]:
     """Yield the events of a cell with a zone for every policy that decides at once.
 
     If the compiled code can be cached on disk, later calls take under a second.
@@ -85,7 +85,7 @@ def story() -> Iterator[Event]:
         yield JobQuoteRequested(
             cell=_CELL,
             quote_id=zone.id,
-            user="nobody",
+            user="user",
             zone=zone.id,
             workload=_workload(slots=1),
             terms=DeadlineTerms(deadline_s=_HORIZON_SLOTS * _SLOT_S),
@@ -117,7 +117,7 @@ def _bid(
     return JobSubmitted(
         cell=_CELL,
         job_id=f"{zone}-{job}",
-        user="nobody",
+        user="user",
         zone=zone,
         workload=workload,
         terms=BidTerms(bid_micros=100 * _UNIT_MICROS, deadline_s=deadline_s),

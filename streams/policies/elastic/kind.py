@@ -20,6 +20,6 @@ ELASTIC = PolicyKind(
         "job.rejected": ("larger_than_the_zone",),
         "event.ignored": ("job_ending",),
     },
-    warm_up="streams.policies.elastic.warm_up:story",
+    warm_up="streams.policies.elastic.warm_up:warm_up_events",
     awaits_kernels="streams.policies.elastic.warm_up:searches",
 )

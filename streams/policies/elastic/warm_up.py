@@ -28,7 +28,7 @@ def searches(zone: Zone) -> bool:
     return isinstance(zone.policy, ElasticPolicy) and zone.policy.scheme == "pollux"
 
 
-def story() -> Iterator[Event]:
+def warm_up_events() -> Iterator[Event]:
     """Yield the events of a cell in which each scheme with kernels scales jobs, and a loaned server with
     workers is reclaimed.
 

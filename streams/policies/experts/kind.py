@@ -22,5 +22,5 @@ EXPERTS = PolicyKind(
         "job.refunded": ("time_over",),
         "event.ignored": ("job_ending", "unusable_report"),
     },
-    warm_up="streams.policies.experts.warm_up:story",
+    warm_up="streams.policies.experts.warm_up:warm_up_events",
 )

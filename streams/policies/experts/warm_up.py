@@ -17,7 +17,7 @@ _DEVICES = 2
 _TARIFF = Tariff(name="none", micros_per_kwh=(0,) * HOURS_PER_DAY)
 
 
-def story() -> Iterator[Event]:
+def warm_up_events() -> Iterator[Event]:
     """Yield the events of a cell that places the experts of a service, and places them again after their
     popularity has changed. If the compiled code is cached on disk, later calls take under a second.
     """

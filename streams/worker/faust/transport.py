@@ -63,7 +63,7 @@ class _PromptThread(AIOKafkaConsumerThread):
         consumer = super()._create_worker_consumer(transport)
         # Faust has no setting for this, and waits for 1.5 s.
         consumer._fetch_max_wait_ms = int(LONGEST_ANSWER_S * 1_000)
-        # Nor for this, outside its own transactions: it would deliver aborted records.
+        # Faust sets this only inside its transactions, and would deliver aborted records.
         consumer._isolation_level = "read_committed"
         return consumer
 
@@ -168,7 +168,7 @@ class ExactConsumer(Consumer):
     async def wait_first(self, *waited: Any, timeout: Any = None) -> WaitResults:
         """Wait for the first of several awaitables; without Faust's four tasks if the first one ends at once.
 
-        Faust calls this for the delivery of every record, which only a full stream delays.
+        Faust calls this for the delivery of every record. It waits only if the stream is full.
         """
         if not asyncio.iscoroutine(waited[0]):
             return await super().wait_first(*waited, timeout=timeout)
@@ -233,8 +233,8 @@ class ExactConsumer(Consumer):
         """Commit offsets, and retry at the next turn those that may not have reached the group.
 
         Faust notes an offset as committed even if the group refused it during a rebalance, and if partitions
-        have moved meanwhile. After a seek while the answer was in flight nothing corrects the note: the
-        offset would stay uncommitted until the next event.
+        have moved meanwhile. After a seek while the answer was in flight, Faust would never retry, so forget
+        the offset here.
         """
         seeks = self._seeks
         committed: bool = await super()._commit_offsets(offsets, start_new_transaction)
@@ -316,7 +316,7 @@ class ExactConsumer(Consumer):
         return self._done.get(tp)
 
     async def _add_gap(self, tp: TP, offset_from: int, offset_to: int) -> None:
-        """Do nothing: a hole in the log is passed with the record after it."""
+        """Do nothing: gaps are skipped together with the next record."""
 
 
 class PromptTables(TableManager):

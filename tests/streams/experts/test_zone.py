@@ -24,7 +24,7 @@ from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceLoadR
 from streams.cell.state_machine import Cell
 from streams.policies.experts.popularity import MAX_SLOTS
 from streams.policies.experts.turns import MOST_PASSED
-from streams.policies.experts.warm_up import story
+from streams.policies.experts.warm_up import warm_up_events
 from streams.policies.orders import MOST_FAILURES
 from tests.support.cells import Bench
 from tests.support.moe import (
@@ -428,5 +428,5 @@ def test_the_largest_placement_fits_a_record(nodes):
 
 def test_warm_up_places_experts_twice():
     bench = Bench(cell=Cell("experts"))
-    reasons = [o.reason for o in bench.send(*story()) if type(o).__name__ == "PlacementDecided"]
+    reasons = [o.reason for o in bench.send(*warm_up_events()) if type(o).__name__ == "PlacementDecided"]
     assert reasons[:2] == ["initial", "popularity_shifted"]
