@@ -72,6 +72,7 @@ class LoanSpecification:
                         self.servers[server], were_leaving[server] = lent, False
                         expected.append(lent.changed(server, "on_loan", time_s, None))
                 case ReclaimPlanned():
+                    assert outcome.due_s >= time_s + self.longest_notice_s
                     self.reclaims[outcome.reclaim_id] = outcome
                     for server in outcome.servers:
                         lent = self.servers[server]
@@ -100,6 +101,11 @@ class LoanSpecification:
                 status = "draining" if lent.is_leaving else "on_loan"
                 expected.append(lent.changed(server, status, time_s, lent.due_s))
         return expected
+
+    @property
+    def longest_notice_s(self) -> float:
+        """Notice that a reclaim needs: of the servers that may be reclaimed, the longest."""
+        return max((lent.notice_s for lent in self.servers.values() if not lent.is_leaving), default=0.0)
 
     def missing(self, reclaim_id: str) -> tuple[str, ...]:
         """Return the servers that a reclaim waits for."""

@@ -141,6 +141,27 @@ class TestNodesThatLeave:
         room.add(-room.total)
         assert only(bench.send(tick(2)), NodeMoved).node == "a2"
 
+    def test_node_leaves_without_one_that_waits(self):
+        longer = zone(id="y", horizon_slots=12, nodes=(node("y1"),))
+        bench = Bench.configured(zones=(zone(), longer))
+        bench.send(tick(0), bid(**WHOLE))
+        (busy,) = (node for node in ("a1", "a2", "b1") if not bench.zone.free_to_leave([node]))
+        idle = "b1" if busy == "a1" else "a1"
+        bench.send(tick(1), started(busy, 1, 0), lent(busy))
+        assert serving(bench, busy) == ("z", "leaving")
+        layout, live = bench.cell.nodes.layout, bench.zone.live
+        alone, both = (
+            layout.after(moves).present.live_jobs_bytes for moves in ({idle: None}, {idle: None, busy: "y"})
+        )
+        assert both < alone
+        live.add(alone + 2**20)
+        bench.send(retired(idle), progressed(busy, 1, 100))
+        assert bench.zone.free_to_leave([idle, busy]) == [idle, busy]
+        assert serving(bench, idle) == ("z", "leaving"), "the snapshot has no room for the jobs without it"
+        live.add(alone - live.total)
+        assert only(bench.send(tick(1.5)), NodeMoved).node == idle
+        assert serving(bench, busy) == ("z", "leaving")
+
     def test_jobs_may_have_shared_departed_nodes(self):
         fast = tuple(node(f"a{number}") for number in range(4))
         bench = CheckedBench.configured(zones=(zone(nodes=fast, policy=NoMergingPolicy(kind="ntm")),))

@@ -19,7 +19,7 @@ from schemas.changes import (
     ZoneConfigured,
 )
 from schemas.decisions import EventIgnored, NodeMoved
-from schemas.loans import OfferAnswered, ReclaimPlanned
+from schemas.loans import OfferAnswered
 from schemas.lora_commands import SlotAssigned
 from streams.cell.layout import Layout
 from streams.cell.nodes import NodePool
@@ -52,6 +52,10 @@ NODES = (*SERVERS, *OWN, "nobody")
 nodes = st.sampled_from(NODES)
 STEPS_S = (0.25, 0.5, 1.0, 1.0, 2.0)
 """In slots: how far the clock goes on."""
+
+NOTICES_S = (NOTICE_S, 1.25 * NOTICE_S)
+AHEAD_SLOTS = (3.5, 4.0, 4.0, 4.5, 5.0, 5.0, 6.0)
+"""From a reclaim to its due time."""
 
 
 def unfit(node: str) -> Event:
@@ -87,12 +91,16 @@ class LoanHistories(RuleBasedStateMachine):
         self.runs: dict[tuple[str, int, str], tuple[int, int, int]] = {}
         """Samples before, to train and in all, by node, slot and job."""
 
-    @initialize(lost=st.sets(st.sampled_from(OWN), max_size=4))
-    def begin(self, lost: set[str]) -> None:
+    @initialize(lost=st.sets(st.sampled_from(OWN), max_size=4), later=st.integers(0, 6))
+    def begin(self, lost: set[str], later: int) -> None:
         for zone in lending_cell().zones:
             for node in zone.nodes:
                 self.nodes.join(node.id, zone.id, is_first=True)
-        self.send(lending_cell(), tick(0), reported(0.0), offered(*SERVERS, id="o"))
+        earlier = len(SERVERS) - later
+        self.send(lending_cell(), tick(0), reported(0.0), offered(*SERVERS[:earlier], id="o"))
+        if later:  # with the other notice
+            self.configure(lends=True, notice_s=NOTICES_S[-1], to="z")
+            self.send(offered(*SERVERS[earlier:], id="later"))
         self.send(*map(online, SERVERS[:7]), *map(offline, sorted(lost)))
 
     def send(self, *events: Event) -> list[Outcome]:
@@ -105,8 +113,6 @@ class LoanHistories(RuleBasedStateMachine):
         self.nodes.apply(event, outcomes)
         for outcome in outcomes:
             match outcome:
-                case ReclaimPlanned():
-                    assert outcome.due_s >= self.time_s + NOTICE_S
                 case SlotAssigned():
                     for run in outcome.runs:
                         self.runs[outcome.node, outcome.slot, run.job_id] = (
@@ -155,11 +161,14 @@ class LoanHistories(RuleBasedStateMachine):
         }
         assert moved >= set(answer.lent)
 
-    @rule(servers=st.integers(1, 5), ahead=st.sampled_from((3.5, 4.0, 4.0, 4.0, 6.0)), repeated=st.booleans())
+    @rule(servers=st.integers(1, 5), ahead=st.sampled_from(AHEAD_SLOTS), repeated=st.booleans())
     def reclaim(self, servers: int, ahead: float, repeated: bool) -> None:
         self.number += 1
         event = reclaimed(servers, self.slot + ahead, id=f"r{self.number}")
-        self.send(event)
+        longest_s = self.specification.longest_notice_s
+        for outcome in self.send(event):
+            if isinstance(outcome, EventIgnored) and outcome.reason == "due_too_soon":
+                assert event.due_s < self.time_s + longest_s
         if repeated and event.reclaim_id in self.specification.reclaims:
             (ignored,) = self.send(event)
             assert ignored.reason == "duplicate_reclaim"
@@ -203,7 +212,7 @@ class LoanHistories(RuleBasedStateMachine):
     def order(self, node: str, order: Any, zone: str) -> None:
         self.send(order(node, zone))
 
-    @rule(lends=st.booleans(), notice_s=st.sampled_from((NOTICE_S, 2 * NOTICE_S)), to=st.sampled_from("zy"))
+    @rule(lends=st.booleans(), notice_s=st.sampled_from(NOTICES_S), to=st.sampled_from("zy"))
     def configure(self, lends: bool, notice_s: float, to: str) -> None:
         terms = Lending(
             headroom=0.1,

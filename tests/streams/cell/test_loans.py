@@ -12,6 +12,7 @@ from schemas.changes import (
     NodeReturned,
     ZoneConfigured,
 )
+from schemas.clock import tick_interval_s
 from schemas.decisions import EventIgnored, JobAdmitted, JobRejected, NodeMoved
 from schemas.inference import CapacityOffered, InferenceLoadReported
 from schemas.loans import LoanChanged, OfferAnswered, ReclaimEnded, ReclaimPlanned
@@ -169,6 +170,14 @@ class TestOffers:
         bench.send(reported(0.0, slot=5))
         assert only(bench.send(offered("s2")), OfferAnswered).lent == ("s2",)
 
+    def test_load_is_valid_one_tick_longer(self):
+        bench = lending(lending=Lending(load_valid_s=3 * SLOT_S, borrowers=(Borrower(zone="z"),)))
+        tick_slots = tick_interval_s(bench.cell.configuration) / SLOT_S
+        bench.send(tick(3 + tick_slots))
+        assert only(bench.send(offered("s1")), OfferAnswered).lent == ("s1",)
+        bench.send(tick(3.25 + tick_slots))
+        assert refused(bench.send(offered("s2"))) == {"no_load_report": ("s2",)}
+
     def test_load_before_first_tick_counts_from_epoch(self):
         bench = CheckedBench()
         bench.send(lending_cell(), reported(0.0, slot=1_000_000), tick(0))
@@ -238,6 +247,15 @@ class TestReclaims:
         bench.send(ZoneConfigured(cell="c", zone=shorter))
         assert ignored(bench.send(reclaimed(1, due_slot=1))) == "due_too_soon"
         assert only(bench.send(reclaimed(1, due_slot=4)), ReclaimPlanned).servers == ("s1",)
+
+    def test_reclaim_needs_longest_notice_of_loans(self):
+        bench = lending()
+        bench.send(offered("s1"))
+        shorter = Lending(headroom=0.1, notice_s=SLOT_S, borrowers=(Borrower(zone="z"),))
+        bench.send(ZoneConfigured(cell="c", zone=lender(lending=shorter)), offered("s2", id="o2"))
+        assert ignored(bench.send(reclaimed(1, due_slot=1))) == "due_too_soon"
+        assert only(bench.send(reclaimed(1, due_slot=4)), ReclaimPlanned).servers == ("s2",)
+        assert ignored(bench.send(reclaimed(1, due_slot=1, id="r2"))) == "due_too_soon"
 
     def test_a_reclaim_id_is_used_once(self):
         bench = lending()
@@ -332,6 +350,35 @@ class TestDeadlines:
         # The report of slot 3 is waited for until slot 4 is over.
         late = only(bench.send(tick(5)), ReclaimEnded)
         assert (late.status, late.missing, late.late_s) == ("late", (), 0.5 * SLOT_S)
+
+    def test_overdue_reclaims_are_by_due_time(self):
+        bench = lending(lending=Lending(headroom=0.1, notice_s=NOTICE_S, borrowers=(Borrower(zone="z"),)))
+        bench.send(offered("s1", "s2", "s3"), *map(online, ("s1", "s2", "s3")))
+        bench.send(*map(offline, ("a1", "a2", "b1")))
+        whole = {"work_samples": 300, "units": 5_000, "speed_samples_per_s": {"fast": 10.0}}
+        server_of = {}
+        for name in ("i", "j", "k"):
+            (server_of[name],) = set(
+                nodes_by_slot(only(bench.send(bid(name, **whole)), JobAdmitted)).values()
+            )
+        bench.send(
+            tick(0.5), *(reclaimed(1, slot, id) for id, slot in (("r1", 4.75), ("r3", 4.5), ("r2", 4.5)))
+        )
+        bench.send(tick(1))
+        for slot in (1, 2):
+            for name, server in server_of.items():
+                bench.send(
+                    started(server, slot, 100 * (slot - 1), name),
+                    progressed(server, slot, 100 * slot, job_id=name),
+                )
+            bench.send(tick(slot + 1))
+        bench.send(tick(4))
+        ended = of_kind(bench.send(tick(4.875)), ReclaimEnded)
+        assert [(one.reclaim_id, one.status) for one in ended] == [
+            ("r2", "overdue"),
+            ("r3", "overdue"),
+            ("r1", "overdue"),
+        ]
 
     def test_cell_resumes_from_snapshot_during_reclaim(self):
         bench, _ = busy_loan()

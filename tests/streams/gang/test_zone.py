@@ -227,8 +227,8 @@ def test_servers_with_fewest_jobs_return_first(bench: Bench) -> None:
     assert bench.zone.choose_returns(NODES, 2, 0.0) == ["s2", "s1"]
 
 
-def test_due_node_returns_by_force(bench: Bench) -> None:
-    bench.start(("j", OWN_GPUS - GPUS))
+def test_due_node_returns_without_room_elsewhere(bench: Bench) -> None:
+    bench.start(("j", 2 * GPUS), ("k", 1))
     bench.pool.begin_loan("s0", ZONE, notice_s=60.0, time_s=0.0)
     bench.zone.reconfigured(bench.context)
     assert bench.reclaim("s0", due_s=60.0) == [
