@@ -54,6 +54,12 @@ class MavenRepository:
         (self.folder / ONE.path).write_text("<html>Please log in</html>")
 
 
+class Server(ThreadingHTTPServer):
+    """A server whose clients may give up: it prints no traceback then."""
+
+    def handle_error(self, request: object, client_address: object) -> None: ...
+
+
 class Handler(SimpleHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
@@ -94,7 +100,7 @@ def repository(tmp_path: Path) -> Iterator[MavenRepository]:
         (folder / jar.path).symlink_to(cached / jar.name)
     repository = MavenRepository(folder, url="")
     repository.answers.set()
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, repository)) as server:
+    with Server(("127.0.0.1", 0), partial(Handler, repository)) as server:
         repository.url = f"http://127.0.0.1:{server.server_port}"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
