@@ -2,13 +2,17 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from numba.core.event import Event, Listener, install_listener
 
+from infra.commands.options import target_of
 from infra.commands.output import remark
 from infra.progress import bar
 from solvers.compiled import interpreting
 from solvers.kernel_cache import keeping_fault
+from streams.cell.state_machine import Cell
+from streams.replay.present import cell_of_file, cell_on_kafka
 
 MOST_INTERPRETED_ELEMENTS = 1_000_000
 """Numbers that kernels process before they are compiled: the interpreter needs some seconds for them."""
@@ -42,3 +46,19 @@ def deciding(task: str) -> Iterator[Callable[[float], None]]:
         install_listener("numba:compile", _Notice()),
     ):
         yield done
+
+
+def present_cell(
+    name: str,
+    ledger: Path | None,
+    bootstrap_servers: str | None,
+    topic_prefix: str,
+    until: Callable[[Cell], bool] = lambda _cell: False,
+) -> Cell:
+    """Fold a cell from Kafka, or from a ledger file if there is one: to the end, or, from a file, until it is
+    in some state."""
+    with deciding("folding the ledger"):
+        if ledger is not None:
+            return cell_of_file(ledger, name, until)
+        target = target_of(bootstrap_servers, topic_prefix, "auditor")
+        return cell_on_kafka(target.kafka, topic_prefix, name)

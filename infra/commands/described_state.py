@@ -2,17 +2,15 @@
 
 from collections.abc import Iterable
 from itertools import islice
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from infra.commands.deciding import deciding
-from infra.commands.options import DEFAULT_PREFIX, BootstrapServers, Json, TopicPrefix, target_of
+from infra.commands.deciding import present_cell
+from infra.commands.options import DEFAULT_PREFIX, BootstrapServers, Json, LedgerAlone, TopicPrefix
 from infra.commands.output import print_json, print_line
 from infra.errors import CommandError
 from infra.views.state_lines import state_lines
-from streams.replay.present import cell_of_file, cell_on_kafka
 
 _MOST_NAMES = 20
 _PLACE = ("cell", "ledger_offset", "rules", "time_s")
@@ -26,23 +24,13 @@ def state(
     job: Annotated[
         str | None, typer.Option(help="Only this job, while it is live.", metavar="JOB", show_default=False)
     ] = None,
-    ledger: Annotated[
-        Path | None,
-        typer.Option(
-            "--from", help="A ledger file instead of Kafka.", metavar="LEDGER.jsonl", show_default=False
-        ),
-    ] = None,
+    ledger: LedgerAlone = None,
     bootstrap_servers: BootstrapServers = None,
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
     json: Json = False,
 ) -> None:
     """Show the state of a cell: nodes, loans, zones with jobs, GPUs, queues, plans and prices."""
-    with deciding("folding the ledger"):
-        if ledger is not None:
-            found = cell_of_file(ledger, cell)
-        else:
-            target = target_of(bootstrap_servers, topic_prefix, "auditor")
-            found = cell_on_kafka(target.kafka, topic_prefix, cell)
+    found = present_cell(cell, ledger, bootstrap_servers, topic_prefix)
     shown = chosen(found.describe(), zone, job)
     if json:
         print_json(shown)

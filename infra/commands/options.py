@@ -80,6 +80,12 @@ LedgerFile = Annotated[
         show_default=False,
     ),
 ]
+LedgerAlone = Annotated[
+    Path | None,
+    typer.Option(
+        "--from", help="A ledger file instead of Kafka.", metavar="LEDGER.jsonl", show_default=False
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Seed = Annotated[int, bounded(least=0, most=LARGEST_SEED, help="Seed of everything that is drawn.")]
 Timeout = Annotated[

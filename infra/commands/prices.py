@@ -1,18 +1,16 @@
 """`millrace prices`."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from infra.commands.deciding import deciding
-from infra.commands.options import DEFAULT_PREFIX, BootstrapServers, Json, TopicPrefix, bounded, target_of
+from infra.commands.deciding import present_cell
+from infra.commands.options import DEFAULT_PREFIX, BootstrapServers, Json, LedgerAlone, TopicPrefix, bounded
 from infra.commands.output import print_json, print_line
 from infra.errors import CommandError
 from infra.views.auction.price_map import price_map
 from streams.cell.state_machine import Cell
 from streams.policies.auction.zone import AuctionZone
-from streams.replay.present import cell_of_file, cell_on_kafka
 
 
 def prices(
@@ -22,12 +20,7 @@ def prices(
         int | None,
         bounded(least=0, most=10**12, help="As this slot begins; with --from.", show_default=False),
     ] = None,
-    ledger: Annotated[
-        Path | None,
-        typer.Option(
-            "--from", help="A ledger file instead of Kafka.", metavar="LEDGER.jsonl", show_default=False
-        ),
-    ] = None,
+    ledger: LedgerAlone = None,
     bootstrap_servers: BootstrapServers = None,
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
     json: Json = False,
@@ -39,12 +32,7 @@ def prices(
     def has_begun(found: Cell) -> bool:
         return slot is not None and zone in found.zones and _auction(found, zone).present_slot >= slot
 
-    with deciding("folding the ledger"):
-        if ledger is not None:
-            found = cell_of_file(ledger, cell, until=has_begun)
-        else:
-            target = target_of(bootstrap_servers, topic_prefix, "auditor")
-            found = cell_on_kafka(target.kafka, topic_prefix, cell)
+    found = present_cell(cell, ledger, bootstrap_servers, topic_prefix, until=has_begun)
     auction = _auction(found, zone)
     market = auction.auctioneer.market
     by_node = auction.auctioneer.prices.of_node_slots().T.tolist()

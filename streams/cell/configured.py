@@ -35,7 +35,7 @@ from streams.cell.live_bytes import LiveBytes
 from streams.cell.loans import Loans
 from streams.cell.nodes import NodePool
 from streams.cell.outcomes import Outcomes
-from streams.cell.places import stage
+from streams.cell.places import CellStage
 from streams.cell.profiles import ProfileStore
 from streams.cell.recent_ids import RecentIds
 from streams.cell.refused_profiles import refusal
@@ -140,13 +140,13 @@ class ConfiguredCell:
             self._outcomes.add(EventIgnored(reason="duplicate_event", facts=facts))
             return self._outcomes.drain()
         # 4.2. Pass it to the part of the cell that it is for.
-        with stage("dispatch"):
+        with CellStage("dispatch"):
             self._dispatch(envelope.event)
         # 4.3. Move the nodes that are to leave their zones and that no job needs any more.
-        with stage("settle"):
+        with CellStage("settle"):
             self._changes.settle()
         # 4.4. Decide about the loans of servers that have moved, or that operators have sent off or kept.
-        with stage("follow_loans"):
+        with CellStage("follow_loans"):
             self._loans.follow(self.time_s)
         return self._outcomes.drain()
 

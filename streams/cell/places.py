@@ -36,7 +36,7 @@ def place_of(error: BaseException) -> FaultBoundary:
     return place
 
 
-class stage:  # noqa: N801
+class CellStage:
     """A context that attaches a stage of the cell to exceptions that its block raises."""
 
     __slots__ = ("_name",)

@@ -293,8 +293,8 @@ def test_gain_of_missed_target_compares_ends(aiming):
     used_up(aiming, "c", 0.9)
     aiming.plan(share("a", "b", mode="spatial"))
     aiming.send(aiming.evaluated("b", 2.0, 0.6))
-    (told,) = of(MergeEvaluated, used_up(aiming, "b", 0.81))
-    assert (told.reason, told.gain) == ("undone", pytest.approx(-0.1))
+    (evaluated,) = of(MergeEvaluated, used_up(aiming, "b", 0.81))
+    assert (evaluated.reason, evaluated.gain) == ("undone", pytest.approx(-0.1))
 
 
 @pytest.mark.parametrize("watched", [1, 3])
